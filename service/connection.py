@@ -18,45 +18,44 @@ from shardtune.service.process.peer_user import PEER_USER, PeerUser
 from shardtune.service.request_parser import RequestParser
 
 _LINGER_S = 2.0
-"""Seconds to wait for the rest of a small request that was answered before it had arrived completely. If the rest
-arrives, the connection can be used again.
-"""
+"""Seconds to wait for the rest of a small request whose response was sent before the request had arrived completely.
+If the rest arrives, the connection can serve another request."""
 _DROPPED_BYTES = 32 << 20
-"""Maximum bytes of an unfinished request that are read and discarded before its connection is closed."""
+"""Maximum number of bytes that are read and discarded from an incomplete request before its connection is closed."""
 _DROP_EVERY_S = 0.02
 """Seconds between two reads of data that is discarded; each read takes at most `_READ_BYTES`. The pauses slow the
 sender down, because its send buffer fills.
 """
 _DROP_LINGER_S = 5.0
-"""Maximum seconds for discarding the rest of a request; 32 MiB take half of them."""
+"""Maximum seconds that the rest of a request is read and discarded. Discarding 32 MiB (`_DROPPED_BYTES`) takes half of
+this time."""
 _READ_BYTES = 256 << 10
-"""Maximum bytes of one read where little is parsed: of a request body with a Content-Length, or of data that is
-discarded.
-"""
+"""Maximum bytes of one read of data that needs little or no parsing: a request body with a Content-Length, or data
+that is discarded."""
 # A chunk of one byte takes six on the wire and a dozen microseconds of the event loop: 256 KiB of them took 0.5 s before
 # their sender's key had been looked at.
 _PARSED_READ_BYTES = 4 << 10
-"""Maximum bytes of one read where every byte is parsed: of a request's head, or of a body in chunks."""
+"""Maximum bytes of one read of data whose every byte is parsed: a request's head, or a chunked body."""
 
 
 @dataclass(frozen=True)
 class ConnectionLimits:
-    """Limits that apply to all connections of a server together, and their shared state. Used in the event loop's
-    thread only.
-    """
+    """Limits that all connections of a server share, together with their common state. They are used only in the event
+    loop's thread."""
 
     receive_s: float
     """Seconds within which a request must arrive completely."""
     crowd: int
-    """Number of connections above which a new one closes the one with the oldest unfinished request."""
+    """Number of open connections above which each new connection makes the server close the connection with the oldest
+    incomplete request."""
     arriving: "dict[Connection, None]" = field(default_factory=dict)
     """Connections whose request has not arrived completely, oldest first."""
     buffer: memoryview = field(default_factory=lambda: memoryview(bytearray(_READ_BYTES)))
-    """Buffer that all connections read into, one after the other."""
+    """Buffer that all connections share for reading; they use it one after the other."""
 
 
 class ConnectionConfig(uvicorn.Config):
-    """uvicorn configuration that also has the limits of connections."""
+    """uvicorn configuration that also holds the limits of connections."""
 
     limits: ConnectionLimits
 
@@ -79,7 +78,8 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):
         self._is_answered_early = False
         """Whether the connection reads the rest of a small request that has already been answered."""
         self._droppable_bytes: int | None = None
-        """Bytes that the connection still reads and discards before it closes. None: it parses what it reads."""
+        """Number of bytes that the connection still reads and discards before it closes. If None, it parses what it
+        reads."""
         self._is_stopping = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -99,7 +99,7 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):
             next(iter(self._limits.arriving)).abort()
 
     def get_buffer(self, _size_hint: int) -> memoryview:
-        """Part of the shared buffer that the next bytes are read into: large for bytes that cost little to parse."""
+        """Part of the shared buffer that the next read fills. It is large for bytes that need little parsing."""
         is_cheap = self._droppable_bytes is not None or (
             self.conn.their_state is h11.SEND_BODY and not self._parser.has_chunks
         )
@@ -134,9 +134,8 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):
             self._start_deadline(self._limits.receive_s)
 
     def on_response_complete(self) -> None:
-        """Wait a moment for the rest of a small request whose response was complete before the request had arrived. For
-        a large request, the connection is already closing.
-        """
+        """Wait a moment for the rest of a small request whose response was complete before the request had arrived. Do
+        nothing for a large request, whose connection is already closing."""
         # Asked before uvicorn begins the next request of a client that sends several at once.
         is_early = self.conn.their_state is h11.SEND_BODY
         super().on_response_complete()
@@ -179,8 +178,8 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):
         self.transport.abort()
 
     def _linger(self, transport: asyncio.Transport) -> bool:
-        """Shut down only the sending direction and discard incoming bytes, instead of closing a connection whose client
-        still sends. Returns whether it did so.
+        """Shut down only the sending direction of a connection whose client still sends, and discard the incoming
+        bytes, instead of closing the connection. Returns whether this was done.
 
         Closing a socket with unread data would reset the connection, and the client would lose the response. If the
         reset comes after the end of the response, the client sees that its body is unwanted (EPIPE), and not a broken
@@ -202,7 +201,8 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):
         return True
 
     def _drop(self, size: int) -> None:
-        """Count discarded bytes and pause reading for a moment; stop reading for good after the maximum."""
+        """Count discarded bytes and pause reading for a moment. Once the maximum number of bytes is discarded, stop
+        reading for good."""
         assert self._droppable_bytes is not None
         self._droppable_bytes -= size
         self.flow.pause_reading()
@@ -221,21 +221,22 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):
 
 
 class _LingeringTransport:
-    """Transport whose first `close` may first read the rest of the request. From that moment on, `is_closing` is true."""
+    """Transport whose first call of `close` may first read the rest of the request. From that call on, `is_closing` is
+    true."""
 
     def __init__(self, transport: asyncio.Transport, linger: Callable[[asyncio.Transport], bool]) -> None:
         self._transport, self._linger = transport, linger
         self._lingers = False
 
     def close(self) -> None:
-        """Close the transport, or let the connection first discard the rest of its request."""
+        """Close the transport at once, or let the connection first discard the rest of its request."""
         if self._transport.is_closing() or not self._linger(self._transport):
             self._transport.close()
         else:
             self._lingers = True
 
     def is_closing(self) -> bool:
-        """Whether the transport closes, or will close after the rest of a request has been discarded."""
+        """Whether the transport closes now, or will close once the rest of a request has been discarded."""
         return self._lingers or self._transport.is_closing()
 
     def __getattr__(self, name: str) -> Any:

@@ -19,7 +19,8 @@ from shardtune.service.trusted_proxies import check_proxies
 
 DEFAULT_DATABASE_URL = "sqlite:///.shardtune/shardtune.sqlite3"
 SECRET_FIELDS = ("database_url", "secret_key")
-"""Names of secret settings, whose values no error message repeats, not even the error about parsing the settings."""
+"""Names of the settings that are secret. No error message shows their values, not even the error that the settings
+cannot be parsed."""
 
 
 class Settings(BaseSettings):
@@ -38,9 +39,8 @@ class Settings(BaseSettings):
     database_statement_s: float | None = Field(default=None, gt=0)
     """Maximum duration of one SQL statement in seconds. Default: half of `lease_s`."""
     database_idle_s: float | None = Field(default=None, gt=0)
-    """Seconds of inactivity after which Postgres ends a transaction. Limits how long the transaction of a crashed host
-    keeps its row locks. Default: half of `lease_s`.
-    """
+    """Seconds of inactivity after which Postgres ends a transaction. It limits how long the transaction of a crashed
+    host keeps its row locks. Default: half of `lease_s`."""
     log_level: str = "INFO"
     """Lowest level of log lines: `DEBUG`, `INFO`, `WARNING` or `ERROR`."""
     require_keys: bool = False
@@ -66,31 +66,28 @@ class Settings(BaseSettings):
     """
 
     lease_s: float = Field(default=20, gt=0)
-    """Seconds without a heartbeat after which a worker loses its run. A shorter time recovers faster from a crash, but
-    tolerates shorter network outages.
-    """
+    """Seconds without a heartbeat after which a worker loses its run. With a shorter time, the service recovers faster
+    from a crash, but only shorter network outages are tolerated."""
     heartbeat_s: float = Field(default=2, gt=0)
-    """Interval in seconds at which a worker renews its lease; several must fit into `lease_s`."""
+    """Interval in seconds at which a worker renews its lease (its claim on a run); several intervals must fit into
+    `lease_s`."""
     sweep_s: float = Field(default=2, gt=0)
     """Interval in seconds at which the service checks for expired leases."""
     poll_s: float = Field(default=0.5, gt=0)
-    """Interval in seconds at which the service queries the database for changed studies while workers' requests for
-    work are kept open.
-    """
+    """Interval in seconds at which the service queries the database for changed studies while requests of workers wait
+    for work."""
     worker_live_s: float = Field(default=90, gt=0)
-    """Seconds since a worker's last request during which the worker counts as live."""
+    """Maximum seconds since a worker's last request for which the worker counts as live."""
     fingerprint_check_s: float = Field(default=5, gt=0)
     """Interval in seconds at which the fingerprints (hardware and software versions) of recommendations are compared
     with those of the workers.
     """
     fingerprint_debounce_s: float = Field(default=300, ge=0)
-    """Seconds without a further change after which a change of workers' fingerprints (hardware and software versions)
-    is announced and a retune requested, so that a rolling upgrade causes one event.
-    """
+    """Seconds that must pass without a further change before a change of workers' fingerprints (hardware and software
+    versions) is announced and a retune requested. A rolling upgrade therefore causes only one event."""
     fingerprint_gone_s: float = Field(default=3600, ge=0)
-    """Seconds for which a silent worker's last fingerprint (hardware and software versions) still counts, so that a
-    reboot makes no recommendation stale.
-    """
+    """Seconds for which the last fingerprint (hardware and software versions) of a worker that sends nothing still
+    counts, so that a reboot does not make a recommendation stale."""
     canary_period_s: float | None = Field(default=None, ge=60)
     """Interval in seconds at which a recommended configuration runs again on one worker (canary), to detect slow-downs.
     Default: never.
@@ -100,18 +97,17 @@ class Settings(BaseSettings):
     and starts the canaries that are due.
     """
     run_deadline_s: float = Field(default=300, gt=0)
-    """Time limit of a run in seconds, including building the model. The time for its training steps is added: three
-    times the predicted step time, or the measured one.
-    """
+    """Time limit of a run in seconds, including building the model. The time for its training steps is added: for each
+    step, three times its predicted or, without a prediction, its measured time."""
     no_progress_s: float = Field(default=60, gt=0)
-    """Seconds without progress of any rank after which a run is ended; the time of three steps is added."""
+    """Seconds after which a run is ended because no rank made progress; the time of three steps is added to them."""
     stream_heartbeat_s: float = Field(default=15, gt=0)
     """Interval in seconds at which an idle event stream gets a comment, so that proxies keep the connection open."""
     max_streams_per_client: int = Field(default=16, ge=1)
     """Maximum number of event streams that one client may keep open at one service process."""
     max_streams: int = Field(default=1000, ge=1)
     """Maximum number of event streams that all clients together may keep open at one service process. One project can
-    open at most as many as it leaves free, that is, half of them."""
+    open at most as many as then remain free, which is at most half of them."""
     secret_key: SecretStr | None = Field(default=None, min_length=32)
     """Key from which the secrets of webhooks are derived, and the key that signs the confirmation codes for coding
     agents; at least 32 characters, the same for every replica of the service. Without it, a key file is created beside
@@ -141,27 +137,26 @@ class Settings(BaseSettings):
     keep_traces_days: float = Field(default=30, gt=0)
     """Days for which raw traces of runs under the profiler are kept; their diagnoses are always kept."""
     keep_traces_mib: float = Field(default=256, ge=0)
-    """Maximum total size in MiB of the raw traces of one project; the oldest are deleted to make room. 0: the service
-    stores no traces, and each stays with the worker that recorded it.
-    """
+    """Maximum total size in MiB of the raw traces of one project; the oldest are deleted to make room. With 0, the
+    service stores no traces, and each trace stays with the worker that recorded it."""
     max_trace_mib: float = Field(default=16, ge=0, le=32)
     """Maximum size of one rank's raw trace in MiB. A larger trace stays with the worker that recorded it, and the
     diagnosis reports that.
     """
     keep_workers_days: float = Field(default=90, gt=0)
-    """Days without a request after which a worker is removed from all lists, until the worker registers again."""
+    """Days without a request after which a worker is removed from all lists. It appears again when it registers."""
     max_workers: int = Field(default=2000, ge=1)
-    """Maximum number of workers of one project, and separately of workers that serve every project."""
+    """Maximum number of workers of one project. The same maximum applies to the workers that serve every project."""
     registrations_per_minute: int = Field(default=600, ge=1)
-    """Maximum number of new workers and changed fingerprints that a project may register per minute, at each process.
-    """
+    """Maximum number of new workers and changed fingerprints (hardware and software versions) that a project may
+    register per minute at each service process."""
     requires_approval: bool = False
     """Require a person's approval before a new best configuration is recommended, in every project, whatever the
     project's own setting is.
     """
     max_webhooks: int = Field(default=100, ge=1)
-    """Maximum number of webhooks of one project, and separately of webhooks that receive the events of every project.
-    """
+    """Maximum number of webhooks of one project. The same maximum applies to the webhooks that receive the events of
+    every project."""
     price_per_gpu_hour: float | None = Field(default=None, ge=0)
     """Price of one GPU (or CPU rank) for an hour, used in cost reports. Default: costs are reported in GPU-seconds
     only.
@@ -187,21 +182,19 @@ class Settings(BaseSettings):
     max_schedules: int = Field(default=100, ge=1)
     """Maximum number of schedules of one project."""
     schedule_least_gap_s: float = Field(default=300, ge=60)
-    """Minimum distance in seconds between two ticks of one schedule."""
+    """Minimum seconds between two ticks (scheduled runs) of one schedule."""
     max_connections: int = Field(default=4096, ge=64)
-    """Maximum number of connections that one process keeps open, including event streams and workers waiting for work.
-    Further connections get 503.
-    """
+    """Maximum number of connections that one process keeps open, including event streams and the connections of
+    workers that wait for work. Further connections get 503."""
     request_receive_s: float = Field(default=30, gt=0)
-    """Seconds within which a request must arrive after its first byte, and within which a client must read a response;
-    otherwise the connection is closed.
-    """
+    """Maximum seconds from a request's first byte until all of it has arrived, and maximum seconds that a client may
+    take to read a response. After that, the connection is closed."""
     measure: MeasurePlan = MeasurePlan()
-    """Measurement plan of runs: number of warm-up steps and timed windows. JSON in the environment."""
+    """Plan of each run's measurement: number of warm-up steps, and of timed windows (groups of steps that are timed
+    together). JSON in the environment."""
     resume_check: ResumePlan = ResumePlan()
-    """Number of steps that a study's winner trains before its checkpoint and after resuming from it (resume check).
-    JSON in the environment.
-    """
+    """Number of steps that a study's winner trains before its checkpoint is saved, and after it resumes from the
+    checkpoint (resume check). JSON in the environment."""
 
     @field_validator("retune_timezone")
     @classmethod
@@ -256,9 +249,8 @@ class Settings(BaseSettings):
 
     @property
     def database_limits(self) -> DatabaseLimits:
-        """Database limits (lock, statement and idle seconds): the values set by the operator, else defaults derived
-        from the lease.
-        """
+        """Limits of the database: maximum seconds of waiting for a lock, of a statement, and of an idle transaction.
+        Values that the operator did not set are derived from the lease."""
         # Derived from `lease_s`: a lost replica's locks must be gone before leases of the others' workers expire.
         limits = DatabaseLimits.for_lease(self.lease_s, self.database_connections)
         limits = replace(

@@ -30,7 +30,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _check_characters(arguments: Sequence[str]) -> None:
-    """Reject arguments with a NUL character, which only a program that calls `main` itself can give.
+    """Reject arguments that contain a NUL character. A shell cannot pass such arguments, but a program that calls
+    `main` can.
 
     Raises:
         InputError: names the option.

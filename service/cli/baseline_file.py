@@ -20,7 +20,8 @@ SUFFIXES = (".json", ".yaml", ".yml")
 
 
 def read(name: str, folder: Path) -> dict[str, JsonValue]:
-    """Read a baseline file, given relative to the study's folder; paths in it are relative to the file itself.
+    """Read a baseline file, whose path is relative to the study's folder. Paths within the file are relative to the
+    file itself.
 
     Raises:
         InputError: the file, or a file it refers to, cannot be read.
@@ -68,10 +69,10 @@ def read_object(path: Path) -> dict[str, JsonValue]:
 
 
 def require_finite(value: JsonValue, where: str, name: str = "") -> None:
-    """Reject NaN and infinity in a baseline, which JSON and YAML files may hold, also as 1e999.
+    """Reject NaN and infinity in a baseline. JSON and YAML files may contain them, infinity also as 1e999.
 
     Raises:
-        InputError: names the key; `where` is the beginning of the message.
+        InputError: the message begins with `where` and names the key.
     """
     if isinstance(value, float) and not math.isfinite(value):
         raise InputError(f"{where}: {name} ({value}) must be a finite number; give one, or drop the key")
@@ -90,13 +91,13 @@ def _parse_yaml(text: str) -> Any:
 
 
 class _BoundedLoader(yaml.SafeLoader):
-    """YAML loader that rejects a file whose merge keys (`<<`) expand to too many entries: half a kilobyte of nested
-    merge keys would take hours to load."""
+    """YAML loader that rejects a file whose merge keys (`<<`) expand to too many entries, because half a kilobyte of
+    nested merge keys could take hours to load."""
 
     _merged = 0
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
-        """Construct the value of a node.
+        """Construct the Python value of a YAML node.
 
         Raises:
             MarkedYAMLError: the node cannot be read as a value, or its tag contradicts its text, as in `!!int x`.
@@ -121,8 +122,8 @@ class _BoundedLoader(yaml.SafeLoader):
 
 
 def _within_limits(value: Any) -> Any:
-    """Return a YAML value unchanged if it has few enough entries once its aliases are written out: a kilobyte of
-    nested aliases would become gigabytes of JSON.
+    """Return a YAML value unchanged, or raise an error if it has too many entries once its aliases are written out. A
+    kilobyte of nested aliases could become gigabytes of JSON.
 
     Raises:
         ValueError: the value has too many entries.

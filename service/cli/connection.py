@@ -24,7 +24,8 @@ else:
 
 @contextmanager
 def connect_or_start(service: str | None, state_dir: Path, key_file: Path | None = None) -> Iterator[api.ServiceClient]:
-    """Connect to the service at a URL, or start one on the state directory until the command ends."""
+    """Connect to the service at a URL. Without a URL, start a service on the state directory; it ends with the
+    command."""
     if service is not None:
         with connect(service, key_file) as client:
             yield client
@@ -48,7 +49,8 @@ def connect(service: str, key_file: Path | None = None) -> Iterator[api.ServiceC
 
 @contextmanager
 def service_errors(remedy: str = "see logs/service.log in the state directory") -> Iterator[None]:
-    """Turn a rejected request into bad input, and an unreachable service into a platform failure with `remedy`."""
+    """Convert a rejected request to an input error, and an unreachable service to a platform failure whose message
+    holds `remedy`."""
     try:
         yield
     except api.ServiceRejected as rejected:
@@ -86,7 +88,7 @@ def find_study(client: api.ServiceClient, name: str) -> Study:
 
 
 def _study_by_id(client: api.ServiceClient, name: str) -> Study:
-    """Find a study by its id; the error for an unknown id guesses what the user meant."""
+    """Find a study by its id. If the id is unknown, the error suggests what the user may have meant."""
     try:
         return client.study(name)
     except api.ServiceRejected as rejected:

@@ -11,7 +11,7 @@ from shardtune.service.settings import SECRET_FIELDS, Settings
 
 
 def read_settings(**overrides: Any) -> Settings:
-    """Read the settings from the environment; `overrides` win.
+    """Read the settings from environment variables; values in `overrides` take precedence.
 
     Raises:
         InputError: names each variable that cannot be used.

@@ -12,7 +12,8 @@ INTERRUPTED = 130
 
 
 class CliError(Exception):
-    """An expected failure with a message for a person; `main` prints the lines and exits with `exit_code`."""
+    """Expected failure of a command, with a message for a person. `main` prints its lines and exits with
+    `exit_code`."""
 
     exit_code = PLATFORM_FAILURE
 
@@ -23,24 +24,26 @@ class CliError(Exception):
 
 
 class InputError(CliError):
-    """The user's file, option or request cannot be used; every line names field, value and remedy."""
+    """Error that the user's file, option or request cannot be used; each line of the message names field, value and
+    remedy."""
 
     exit_code = BAD_INPUT
 
 
 class NothingFeasible(CliError):
-    """The search ended without a configuration to recommend: none fits, or no second backend confirmed one."""
+    """Error that the search ended without a configuration to recommend: no configuration fits, or only one backend was
+    tried and no second one confirms what it trains."""
 
     exit_code = NOTHING_FEASIBLE
 
 
 class PlatformFailure(CliError):
-    """The service, the worker or the machine failed, not the input."""
+    """Error that the service, the worker or the machine failed, and not the user's input."""
 
     exit_code = PLATFORM_FAILURE
 
 
 class Interrupted(CliError):
-    """Ctrl-C or SIGTERM; results so far are kept."""
+    """Interruption of a command by Ctrl-C or SIGTERM; results up to then are kept."""
 
     exit_code = INTERRUPTED

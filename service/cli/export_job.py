@@ -25,8 +25,8 @@ _PAIRS = 3
 
 @dataclass(frozen=True)
 class LossyOptions:
-    """Options of the runs that measure an export's lossy form: the configuration as the program that reads the files
-    runs it, without the settings that their format cannot express."""
+    """Options of the runs that measure an export's lossy form. The lossy form is the configuration as the program that
+    reads the exported files runs it, without the settings that their format cannot express."""
 
     state_dir: Path
     worker_options: Sequence[str] = ()
@@ -37,8 +37,9 @@ def write_and_check(
 ) -> dict[str, Any]:
     """Write an export's files, check them, and return the object that `--json` prints.
 
-    `local_state`: state directory of the study, if this machine measured the configuration. Then the launch script may
-    use this Python interpreter, and the job that confirms the answer on its target may report to the study.
+    `local_state`: state directory of the study, if this machine measured the configuration. If given, the launch
+    script may use this Python interpreter, and a job that confirms the answer on its target cluster may report to the
+    study.
 
     Raises:
         PlatformFailure: a run that measures the lossy form failed.
@@ -58,7 +59,7 @@ def write_and_check(
 
 
 def as_text(answer: dict[str, Any]) -> str:
-    """Format the answer of `write_and_check` for a person."""
+    """Format the object that `write_and_check` returned as text for a person."""
     lines = list(answer["exports"])
     if answer["release"] is not None:
         lines.append(f"written for {answer['release']}")
@@ -72,7 +73,7 @@ def as_text(answer: dict[str, Any]) -> str:
 
 
 def _check_with_consumer(export: Export, out: Path) -> dict[str, Any]:
-    """Check the files by reading them with the program that they are for, such as TRL, where it is installed."""
+    """Check the exported files by reading them with the program that they are for, such as TRL, if it is installed."""
     # A process of its own: the consumers import torch, and the worker's package may not be installed here at all.
     command = [*MODULE, "shardtune.workers.rank.check_export", export.format, str(out)]
     try:
@@ -89,8 +90,8 @@ def _check_with_consumer(export: Export, out: Path) -> dict[str, Any]:
 
 
 def _measure_lossy(export: Export, out: Path, options: LossyOptions) -> dict[str, Any]:
-    """Compare the speed of the configuration with that of its lossy form, as the program that reads the files would
-    run it, in paired runs on this machine."""
+    """Compare the speed of a configuration with that of its lossy form in paired runs on this machine. The lossy form
+    is the configuration as the program that reads the exported files would run it."""
     if export.lossy_config is None:
         return {
             "ratio": None,

@@ -19,7 +19,7 @@ from typing import Any
 
 
 def load(name: str) -> ModuleType:
-    """Import a module with garbage collection off."""
+    """Import a module while garbage collection is off."""
     if name in sys.modules:
         return import_module(name)
     # httpx imports its own command line, with rich and pygments, wherever these are installed.
@@ -31,7 +31,7 @@ def load(name: str) -> ModuleType:
 
 @contextmanager
 def without_collections() -> Iterator[None]:
-    """Turn garbage collection off, for work of seconds that creates hardly any garbage."""
+    """Turn garbage collection off within a `with` block, for work that takes seconds and creates hardly any garbage."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -42,7 +42,7 @@ def without_collections() -> Iterator[None]:
 
 
 class LazyModule:
-    """Proxy that imports its module on the first attribute access."""
+    """Proxy for a module, which is imported when one of its attributes is first used."""
 
     def __init__(self, module: str) -> None:
         self._module = module

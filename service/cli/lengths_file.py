@@ -15,12 +15,14 @@ from shardtune.service.cli.errors import InputError
 
 _MOST_BYTES = 1 << 30
 MOST_LINES = 10_000_000
-"""Maximum number of lines: a histogram of 256 bins has no use for more samples, whose parsing takes minutes."""
+"""Maximum number of lines in a file of sample lengths. A histogram of 256 bins gains nothing from more samples, and
+parsing them takes minutes."""
 _CHUNK = 1 << 22
 _SHORT_LINE, _MOST_KNOWN = 16, 65_536
-"""Maximum bytes of a line whose parsed length is cached, and maximum number of cached lines."""
+"""Limits of the cache of parsed lines: maximum bytes of a cached line, and maximum number of cached lines."""
 _LONGEST_LINE = 64 << 20
-"""Maximum bytes of a line; the token ids of the longest allowed sample take half of them."""
+"""Maximum bytes of one line in a file of sample lengths. The token ids of the longest allowed sample take half of this
+limit."""
 _KEYS = ("input_ids", "length")
 _FORMAT = "give one JSON value a line: a number of tokens, a list of token ids, or an object with input_ids or length"
 
@@ -30,7 +32,7 @@ def read(path: Path) -> list[JsonValue]:
     samples.
 
     Raises:
-        InputError: the file cannot be read, is too large, or a line holds no sample.
+        InputError: the file cannot be read, is too large, or one of its lines holds no sample.
     """
     counts: Counter[int] = Counter()
     known: dict[bytes, int] = {}
@@ -65,14 +67,15 @@ def read(path: Path) -> list[JsonValue]:
 
 
 def option_values(file: Path | None, layout: str | None) -> dict[str, JsonValue]:
-    """Return the fields of a workload's data that `--data` and `--layout` state; empty without them."""
+    """Return the fields of a workload's data that the options `--data` and `--layout` state; empty without these
+    options."""
     stated: dict[str, JsonValue] = {} if file is None else {"lengths": read(file)}
     return stated if layout is None else {**stated, "layout": layout}
 
 
 def with_file(data: JsonValue, folder: Path) -> JsonValue:
-    """Return a study file's `workload.data`, in which a path to a file of sample lengths is replaced by the
-    histogram."""
+    """Return the `workload.data` of a study file. If it contains the path of a file of sample lengths, the path is
+    replaced by the histogram of these lengths."""
     if isinstance(data, str):
         return {"lengths": read(folder / data)}
     if isinstance(data, dict) and isinstance(name := data.get("lengths"), str):
@@ -81,7 +84,7 @@ def with_file(data: JsonValue, folder: Path) -> JsonValue:
 
 
 def _check_number_of_lines(path: Path, file: BinaryIO) -> None:
-    """Reject a file of too many lines before any of them is parsed, and return to its beginning."""
+    """Reject a file with too many lines before any line is parsed, and move back to its beginning."""
     lines = 0
     while chunk := file.read(_CHUNK):
         lines += chunk.count(b"\n")
@@ -94,7 +97,7 @@ def _check_number_of_lines(path: Path, file: BinaryIO) -> None:
 
 
 def _lines(path: Path, file: BinaryIO) -> Iterator[tuple[int, bytes]]:
-    """Yield the lines that are not empty, with their numbers from 1."""
+    """Yield the lines of a file that are not empty, each with its line number, counted from 1."""
     number = 0
     while line := file.readline(_LONGEST_LINE):
         number += 1
@@ -107,7 +110,7 @@ def _lines(path: Path, file: BinaryIO) -> Iterator[tuple[int, bytes]]:
 
 
 def _length_of(line: bytes, where: str) -> int:
-    """Return the number of tokens of a line's sample."""
+    """Return the number of tokens of the sample that a line describes."""
     try:
         value: Any = json.loads(line)
     except (ValueError, RecursionError):

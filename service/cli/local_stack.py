@@ -26,12 +26,14 @@ DATABASE_VARIABLE = "SHARDTUNE_DATABASE_URL"
 DATABASE_FILE = "shardtune.sqlite3"
 _SERVICE_START_S = 60.0
 _WORKER_START_S = 1800.0
-"""Seconds within which a worker must register: its first start on a machine may build DeepSpeed's C++ operators."""
+"""Maximum seconds until a worker must have registered. The first worker on a machine may take long, because it builds
+DeepSpeed's C++ operators."""
 _MAX_RESTARTS = 3
 
 
 def database_url(state_dir: Path) -> str:
-    """Return the database URL of the environment, or of the SQLite file in the state directory."""
+    """Return the database URL from the environment or, if the environment has none, the URL of the SQLite file in the
+    state directory."""
     return os.environ.get(DATABASE_VARIABLE) or sqlite_url(state_dir)
 
 
@@ -41,7 +43,7 @@ def sqlite_url(state_dir: Path) -> str:
 
 
 def prepare_database_at(url: str) -> None:
-    """Migrate a SQLite database; only check any other.
+    """Migrate a SQLite database to this version; another database is only checked.
 
     Raises:
         InputError: the database URL is not usable.
@@ -63,7 +65,8 @@ def _remedy_of_database() -> str:
 
 @contextmanager
 def database_errors(remedy: str = f"check {DATABASE_VARIABLE}") -> Iterator[None]:
-    """Turn errors of the database layer into messages for a person; `remedy` is appended to messages that name none."""
+    """Convert errors of the database layer to messages for a person. `remedy` is appended to messages that state no
+    remedy."""
     try:
         yield
     except ValueError as error:
@@ -101,7 +104,8 @@ def state_directory(path: Path) -> Iterator[Path]:
 
 
 def make_state_directory(path: Path) -> Path:
-    """Make the state directory, with its parents, and return its absolute path; an existing one is only checked.
+    """Make the state directory, with its parents, and return its absolute path. A directory that exists is only
+    checked.
 
     Raises:
         InputError: the directory cannot be written, or other users can write in it.
@@ -119,7 +123,8 @@ def _not_writable(path: Path, error: OSError) -> InputError:
 
 
 def _own_key() -> str | None:
-    """Return a new secret key for the service and its client; None where both use the key of the environment."""
+    """Return a new secret API key that the service and its client share; None if both use the key of the
+    environment."""
     return None if _sends_environments_key() else secrets.token_urlsafe(32)
 
 
@@ -132,7 +137,7 @@ def _sends_environments_key() -> bool:
 def local_service(state_dir: Path) -> Iterator[ServiceClient]:
     """Start the service on a free port of 127.0.0.1 and wait until it is ready.
 
-    The client gets a key for this service alone, so that API keys in the database cannot lock out commands.
+    The client gets a key that only this service accepts, so that API keys in the database cannot lock out commands.
     """
     url, own_key = database_url(state_dir), _own_key()
     prepare_database_at(url)
@@ -171,7 +176,8 @@ class LocalWorker:
     ) -> None:
         """Prepare the worker's command line; `options` are further options of `python -m shardtune.workers`.
 
-        `may_offload`: some configuration may need DeepSpeed's CPU Adam, which the worker then builds before its first trial.
+        `may_offload`: whether a configuration may need DeepSpeed's CPU Adam; the worker then builds it before its
+        first trial.
         """
         self._client = client
         # The name outlives the process: a resumed study takes over the leases of the interrupted one at once. Over hosts the
@@ -208,7 +214,8 @@ class LocalWorker:
         wait_until(registered, self._child, _WORKER_START_S, "registered")
 
     def news(self) -> str | None:
-        """Return a new reason why the worker takes no work (building operators, an occupied GPU); None without one."""
+        """Return the reason why the worker takes no work (it builds operators, or its GPU is occupied) if the reason
+        is new; None otherwise."""
         try:
             words = self._status_file.read_text()
         except OSError:
@@ -217,7 +224,7 @@ class LocalWorker:
         return words if is_new and words else None
 
     def keep_alive(self) -> bool:
-        """Restart the worker if it has died; return True if it had.
+        """Restart the worker if it has died; return whether it was restarted.
 
         Raises:
             PlatformFailure: the worker died too often.
@@ -236,14 +243,15 @@ class LocalWorker:
         self._child.stop(patience_s=15)
 
     def _registration_times(self) -> set[datetime]:
-        """Return the registration times of workers with this name; a new time shows that this worker has registered."""
+        """Return the times at which workers with this worker's name registered; a new time shows that this worker has
+        registered."""
         return {worker.registered_at for worker in self._client.workers() if worker.name == self.name}
 
 
 def _hosts_name(options: Sequence[str]) -> str:
-    """Return the name of a worker that runs over several hosts; it contains the number of hosts.
+    """Return the name of a worker that runs over several hosts; the name contains the number of hosts.
 
-    With the same name over two hosts and later over eight, the worker's hardware would seem to have changed, and the
+    If a worker had the same name over two hosts and later over eight, its hardware would seem to have changed, and the
     answer measured on two hosts would become stale.
     """
     nodes = [value for flag, value in pairwise(options) if flag == "--nodes"]

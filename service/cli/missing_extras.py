@@ -24,11 +24,12 @@ _EXTRAS = {
     "ray": ("ray",),
     "telemetry": ("opentelemetry",),
 }
-"""Modules that each extra of `pyproject.toml` installs."""
+"""Names of the Python modules that each extra of `pyproject.toml` installs."""
 
 
 def remedy(error: ModuleNotFoundError) -> str | None:
-    """Return a line that names the extra which installs the missing module; None for a module that is in no extra."""
+    """Return a line that names the extra of `pyproject.toml` which installs the missing module; None if no extra
+    does."""
     module = (error.name or "").partition(".")[0]
     extra = next((name for name, modules in _EXTRAS.items() if module in modules), None)
     if extra is None:

@@ -32,7 +32,7 @@ RunningService = Annotated[
     str, typer.Option("--service", "--url", envvar="SHARDTUNE_SERVICE_URL", help="Address of a running service.")
 ]
 LAUNCHER_VARIABLE = "SHARDTUNE_WORKER_LAUNCHER"
-"""Variable from which the worker reads its launcher where the command line names none."""
+"""Environment variable that names the worker's launcher if the command line does not."""
 DEFAULT_SERVICE = "http://127.0.0.1:8470"
 """Default address of `shardtune serve`."""
 KeyFile = Annotated[
@@ -158,13 +158,15 @@ def adapter_options(
 
 
 def stated_workload(seq_len: int | None, global_batch: int | None, precision: str | None) -> dict[str, int | str]:
-    """Return the workload fields that options set. Others are left out: a null would replace a study file's value."""
+    """Return the workload fields that options set. Fields without an option are left out, because a null would replace
+    the value in a study file."""
     values = {"sequence_length": seq_len, "global_batch": global_batch, "precision": precision}
     return {name: value for name, value in values.items() if value is not None}
 
 
 def worker_launcher(options: Sequence[str]) -> str:
-    """Return the launcher of a worker with these command-line options: theirs, else the environment's, else `local`."""
+    """Return the launcher that a worker with these command-line options uses. If the options name none, the
+    environment variable applies, and then `local`."""
     stated = next((value for option, value in pairwise(options) if option == "--launcher"), None)
     return stated or os.environ.get(LAUNCHER_VARIABLE) or "local"
 
@@ -173,7 +175,7 @@ def launcher_options(launcher: str | None, nodes: int | None) -> tuple[str, ...]
     """Check the launcher and return its options for the worker's command line.
 
     Raises:
-        InputError: the launcher is unknown, or several hosts have none.
+        InputError: the launcher is unknown, or several hosts were requested without a launcher.
     """
     # Checked here: the worker would say the same, but only after the service has started.
     if launcher not in (None, *get_args(engines.LauncherName)):
@@ -187,6 +189,6 @@ def launcher_options(launcher: str | None, nodes: int | None) -> tuple[str, ...]
 
 
 def worker_options(models: list[str] | None, scripts: list[str] | None) -> tuple[str, ...]:
-    """Return the options of allowed models and scripts for the worker's command line."""
+    """Return the worker's command-line options for the models and scripts that it may run."""
     named = [("--allow-model", name) for name in models or ()] + [("--allow-script", text) for text in scripts or ()]
     return tuple(part for pair in named for part in pair)

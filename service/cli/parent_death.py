@@ -14,12 +14,12 @@ _PR_SET_PDEATHSIG = 1
 
 
 def dies_with_parent(command: Sequence[str]) -> list[str]:
-    """Wrap a command so that the kernel kills it when this process dies, for whatever reason."""
+    """Wrap a command so that the kernel kills its process when this process dies, for whatever reason."""
     return [sys.executable, "-I", str(Path(__file__).resolve()), str(os.getpid()), *command]
 
 
 def main() -> None:
-    """Ask the kernel for SIGKILL on the parent's death, then replace this process."""
+    """Ask the kernel to send SIGKILL to this process when its parent dies, then replace this process by the command."""
     parent = int(sys.argv[1])
     # The setting survives exec; a terminal's Ctrl-C does not reach the command, which has a session of its own.
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)

@@ -20,11 +20,12 @@ from shardtune.service.cli.parent_death import dies_with_parent
 
 _LOG_TAIL_LINES = 15
 MODULE = (sys.executable, "-P", "-m")
-"""Command prefix that runs an installed module; -P, so that a folder `workers` in the working directory does not shadow it."""
+"""Command prefix that runs an installed Python module. The option -P keeps a folder `workers` in the working directory
+from shadowing the module."""
 
 
 class Child:
-    """A child process in its own session; its output goes to a log file."""
+    """A child process in a session of its own, whose output goes to a log file."""
 
     def __init__(
         self, name: str, command: Sequence[str], log: Path, *, environment: dict[str, str] | None = None
@@ -54,7 +55,8 @@ class Child:
         return self._process.poll()
 
     def stop(self, patience_s: float) -> None:
-        """Send SIGTERM; after `patience_s` send SIGKILL to the whole process group."""
+        """Send SIGTERM to the process. If it still runs after `patience_s` seconds, send SIGKILL to the whole process
+        group."""
         if self._process is None:
             return
         if self._process.poll() is None:
@@ -75,16 +77,16 @@ class Child:
             return []
 
     def failure(self, event: str) -> PlatformFailure:
-        """Return the error to raise for an unexpected end, with the last lines of the log."""
+        """Return the error for a process that ended unexpectedly, with the last lines of its log."""
         tail = [f"  {line}" for line in self.log_tail()]
         return PlatformFailure(f"{self.name} {event}; its log is {self.log}:", *tail)
 
 
 def wait_until(done: Callable[[], bool], child: Child, patience_s: float, state: str) -> None:
-    """Poll until `done` returns True; `state` names that condition in errors.
+    """Call `done` again and again until it returns True; error messages name that condition by `state`.
 
     Raises:
-        PlatformFailure: the child ended, or the time passed.
+        PlatformFailure: the child process ended, or the time limit passed.
     """
     until = time.monotonic() + patience_s
     while not done():
@@ -115,7 +117,7 @@ def detect_inventory(ranks: int | None, options: Sequence[str] = ()) -> Inventor
     offer.
 
     Raises:
-        PlatformFailure: the worker cannot detect it.
+        PlatformFailure: the worker cannot detect them.
     """
     command = [*MODULE, "shardtune.workers", "detect", "--json", *(["--ranks", str(ranks)] if ranks else []), *options]
     process = subprocess.run(command, capture_output=True, text=True, check=False)

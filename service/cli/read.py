@@ -12,7 +12,7 @@ _MOST_SHOWN = 500
 
 
 def read_text(path: Path, name: str, remedy: str, most_bytes: int = regular_file.MOST_BYTES) -> str:
-    """Read the text of a regular file of at most `most_bytes`.
+    """Read the text of a regular file whose size is at most `most_bytes`.
 
     Raises:
         InputError: the file cannot be read; the message holds `name`, the path, the reason and `remedy`.
@@ -34,7 +34,7 @@ def _reason(error: OSError | ValueError) -> str | None:
 
 
 def is_folder(path: Path) -> bool:
-    """Whether a path is a folder; False, not an error, for a path that is too long or has a NUL character."""
+    """Whether a path is a folder. A path that is too long or has a NUL character gives False, not an error."""
     try:
         return path.is_dir()
     except (OSError, ValueError):
@@ -42,7 +42,7 @@ def is_folder(path: Path) -> bool:
 
 
 def exists(path: Path) -> bool:
-    """Whether a path exists; False, not an error, for a path that no file can have, such as one that is too long."""
+    """Whether a path exists. A path that no file can have, such as one that is too long, gives False, not an error."""
     try:
         return path.exists()
     except (OSError, ValueError):

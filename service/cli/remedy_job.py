@@ -22,7 +22,8 @@ from shardtune.service.cli.tune.options import TuneOptions
 from shardtune.tuner.diagnosis.findings import traced_trial
 
 _PAIRS = 2 * FEWEST_PAIRS
-"""Maximum number of paired runs: a remedy that needs more to be confirmed is hardly worth the change."""
+"""Maximum number of paired runs that measure a remedy; a remedy that needs more to be confirmed is hardly worth the
+change."""
 _OUTCOMES: dict[Verdict, Literal["faster", "not_faster", "undecided", "too_busy"]] = {
     Verdict.CONFIRMED: "faster",
     Verdict.NOT_FASTER: "not_faster",
@@ -35,15 +36,16 @@ LEFT_OUT = frozenset(
         *("seed", "checkpoint_every_s", "wait_for_worker_s", "wait_for_quiet_s"),
     }
 )
-"""Fields of the traced trial's study that the remedy's study has with their defaults."""
+"""Names of the fields that the study of a remedy does not take from the traced trial's study; they keep their
+defaults."""
 _NO_REMEDY = "no finding proposes a change of knobs that could be measured"
 
 
 def measure_remedy(
     recorded: RecordedTrial, diagnosis: Diagnosis, state_dir: Path, worker_options: Sequence[str]
 ) -> Diagnosis:
-    """Measure a diagnosis's first remedy that changes knobs; return the diagnosis with the result, or with a note if
-    no remedy does."""
+    """Measure the first remedy of a diagnosis that changes knobs. Return the diagnosis with the measured result, or
+    with a note if no remedy changes knobs."""
     for index, finding in enumerate(diagnosis.findings):
         request = remedy_study(recorded, finding)
         if request is not None:
@@ -114,7 +116,7 @@ def _run_study(
 
 
 def remedy_result(study: Study, trials: Sequence[Trial], rejections: Sequence[Rejection]) -> RemedyResult:
-    """Return the result of the study that measured a remedy: the verdict, or the reason why there is none."""
+    """Return the result of the study that measured a remedy: its verdict, or the reason why there is no verdict."""
     result = study.result
     if result is not None and result.speedup is not None:
         measured = result.speedup

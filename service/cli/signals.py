@@ -8,7 +8,7 @@ from types import FrameType
 
 @contextmanager
 def raise_on_signals() -> Iterator[None]:
-    """Raise KeyboardInterrupt on SIGTERM as on Ctrl-C: ranks are stopped and results kept."""
+    """Treat SIGTERM like Ctrl-C by raising KeyboardInterrupt, so that ranks are stopped and results are kept."""
 
     def interrupt(_signal: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt

@@ -27,7 +27,7 @@ from shardtune.service.http.validation_errors import (
 )
 
 NO_DATA: Mapping[str, JsonValue] = {}
-"""Fields of a workload's data where no option states one."""
+"""Fields that a workload's data has if no option states another value."""
 _TARGET: TypeAdapter[Target] = TypeAdapter(TargetChoice)
 _LENGTH_KEYS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "max_sequence_length", "seq_length")
 
@@ -49,12 +49,12 @@ def read_json_object(path: Path) -> dict[str, JsonValue]:
 
 
 def is_bare_config(values: dict[str, JsonValue]) -> bool:
-    """Whether the values are a model's `config.json` rather than a study."""
+    """Whether the values of a JSON file are a model's `config.json`, not a study."""
     return "model_type" in values and "model" not in values
 
 
 def validate_study(values: dict[str, JsonValue], folder: Path) -> StudyRequest:
-    """Validate a study file; `model`, `baseline` and `workload.data` may be paths relative to it.
+    """Validate a study file. Its fields `model`, `baseline` and `workload.data` may be paths relative to the file.
 
     Raises:
         InputError: a field is missing, unknown or wrong.
@@ -81,7 +81,8 @@ def validate_study(values: dict[str, JsonValue], folder: Path) -> StudyRequest:
 
 
 def _baseline(value: JsonValue, folder: Path) -> JsonValue:
-    """Read the baseline's file: a path, or {"file": path, "micro_batch": …} for a file without a batch size."""
+    """Read the baseline's file. The study file names it by a path, or by {"file": path, "micro_batch": …} if the
+    baseline's file states no batch size."""
     if isinstance(value, str) and value.endswith(baseline_file.SUFFIXES):
         return baseline_file.read(value, folder)
     if isinstance(value, dict) and isinstance(file := value.get("file"), str):
@@ -109,7 +110,7 @@ def read_target(text: str) -> Target:
     """Parse the value of `--target`, the larger cluster that an answer is projected to, such as `64x8`.
 
     Raises:
-        InputError: text of another form.
+        InputError: the text does not have this form.
     """
     try:
         return _TARGET.validate_python(text)
@@ -123,8 +124,9 @@ def default_study(
     data: Mapping[str, JsonValue] = NO_DATA,
     target: Target | None = None,
 ) -> tuple[StudyRequest, str]:
-    """Make a study of a model alone (a preset's name, or a `config.json` with or without its repository) on this
-    machine; also return a line that describes its default workload. `data`: fields of the workload's data.
+    """Make a study on this machine from nothing but a model (a preset's name, or a `config.json` with or without its
+    repository). Return the study, and a line that describes its default workload. `data`: fields of the workload's
+    data.
 
     Raises:
         InputError: the configuration is not usable.
@@ -164,7 +166,7 @@ def _longest_row(data: Mapping[str, JsonValue]) -> int:
 
 
 def error_lines(error: ValidationError) -> list[str]:
-    """Return one line per wrong field: its path, its value, the error and the remedy."""
+    """Return one line for each wrong field, with the field's path, its value, the error and the remedy."""
     kind = model_named(error.title)
     lines = []
     for entry in drop_union_noise(error.errors(include_url=False)):

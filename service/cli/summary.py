@@ -18,15 +18,16 @@ from shardtune.service.wording.targets import projection_words
 from shardtune.service.wording.trust import trust
 
 _MARKS = {"good": "+", "warn": "!", "bad": "-", "quiet": " "}
-"""Character before each reason, by its tone: for the answer, a warning, against the answer, or neutral."""
+"""Character printed before each reason, by the reason's tone: it speaks for the answer, is a warning, speaks against
+the answer, or is neutral."""
 _ORDER = ("bad", "warn", "good")
-"""Order of the reasons by their tone: what speaks against the answer comes first."""
+"""Order in which reasons are printed, by their tone; those that speak against the answer come first."""
 
 
 def as_json(
     study: Study, result: StudyResult, trials: Sequence[Trial] = (), exports: Sequence[str] | None = None
 ) -> dict[str, Any]:
-    """Return the object of `--json`; docs/reference/cli.md describes it."""
+    """Return the object that `--json` prints; docs/reference/cli.md describes it."""
     believed = reasons(study, result, trials)
     answer: dict[str, Any] = {
         "study_id": study.study_id,
@@ -67,14 +68,16 @@ def _contender(contender: Contender) -> dict[str, Any]:
 
 
 def trial_counts(trials: Mapping[str, int]) -> dict[str, int]:
-    """Count trials by state: complete and infeasible always, other states only where there are any."""
+    """Count trials by state. Complete and infeasible trials are always counted; other states appear only if a trial
+    has them."""
     # These two always, so that a script can rely on their keys.
     counts = {"complete": trials.get("complete", 0), "infeasible": trials.get("infeasible", 0)}
     return counts | {state: count for state, count in trials.items() if count and state not in counts}
 
 
 def reasons(study: Study, result: StudyResult, trials: Sequence[Trial]) -> tuple[Trust, ...]:
-    """Return the reasons for and against believing the answer, as the study's page shows them."""
+    """Return the reasons for and against believing the answer of a study; they are the same that the study's page
+    shows."""
     # `result` may be newer than the study's own: a running extension keeps the previous answer.
     return trust(study.model_copy(update={"result": result}), result_runs(study, result, trials))
 
@@ -110,8 +113,8 @@ def as_text(
 
 
 def _recipe_rows(result: StudyResult) -> list[tuple[str, str]]:
-    """Return rows about the recipes (other precisions or optimizers, float8) that the study compared; none replaces
-    the answer."""
+    """Return rows about the recipes (other precisions or optimizers, float8) that the study compared. No such recipe
+    replaces the study's answer."""
     rows = []
     for recipe in result.recipes:
         texts = [f"{_MARKS[line.tone]} {line.text}" for line in recipe_words.lines(recipe)]
@@ -124,9 +127,11 @@ def _labelled(label: str, lines: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def _contender_rows(result: StudyResult, trials: Sequence[Trial]) -> list[tuple[str, str]]:
-    """Return a row for the recommended configuration with its speed, and one for what it was compared with.
+    """Return a row for the recommended configuration with its speed, and a row for the configuration that it was
+    compared with.
 
-    The other side's speed is left out: the quotient of two medians differs from the gain, which is a median of pairs.
+    The second row has no speed: the quotient of the two median speeds would differ from the stated gain, which is the
+    median of the pairs' ratios.
     """
     is_baseline = result.best.trial_number == result.baseline.trial_number
     speed = f"{study_words.rate(result.best.tokens_per_s_per_gpu)} tokens/s/GPU"
@@ -140,7 +145,7 @@ def _contender_rows(result: StudyResult, trials: Sequence[Trial]) -> list[tuple[
 
 
 def _origin(baseline: Contender, trials: Sequence[Trial]) -> str:
-    """Return in brackets where a baseline comes from; empty where that is not known."""
+    """Return a note in brackets that says where a baseline comes from; empty if that is not known."""
     origins = {TrialOrigin.BASELINE: " (yours)", TrialOrigin.DEFAULT: " (a documented default)"}
     return next((origins.get(trial.origin, "") for trial in trials if trial.number == baseline.trial_number), "")
 
@@ -150,14 +155,14 @@ def _is_argument(reason: Trust) -> bool:
 
 
 def _how_measured(result: StudyResult, believed: Sequence[Trust], stored: ResultRuns) -> list[str]:
-    """Return the counts of runs behind the figures: pairs, speeds, and further remarks."""
+    """Return the lines behind an answer's figures: numbers of pairs and runs, speeds, and further remarks."""
     others = [reason for reason in believed if reason.brief is not None or not _is_argument(reason)]
     lines = [reason.text for reason in with_speeds(believed, others, speed_reasons(result, stored))]
     return lines + ([_final_comparison(result.final_comparison)] if result.final_comparison is not None else [])
 
 
 def _describe(contender: Contender, *figures: str, note: str = "") -> str:
-    """Describe a configuration, with a note in brackets, these figures and its peak memory."""
+    """Describe a configuration in one line: its name, a note, the given figures and its peak memory."""
     parts = list(figures)
     if contender.peak_reserved_gib is not None:
         parts.append(f"{study_words.memory(contender.peak_reserved_gib)} reserved")
@@ -184,7 +189,7 @@ def _trial_counts_text(study: Study) -> str:
 
 
 def study_row(study: Study) -> str:
-    """Format a study as one row of a list."""
+    """Format a study as one row of the list of studies."""
     done = sum(count for state, count in study.trials.items() if not TrialState(state).is_open)
     state = f"{study.state.value} ({study.phase.value})" if study.state is StudyState.RUNNING else study.state.value
     state += ", deleted" if study.deleted_at is not None else ""
@@ -192,7 +197,7 @@ def study_row(study: Study) -> str:
 
 
 def study_text(study: Study, trials: Sequence[Trial] = ()) -> str:
-    """Format the current state of a study, with the reasons to believe its result that follow from these trials."""
+    """Format the current state of a study, with the reasons to believe its result that its trials give."""
     lines = [study_row(study)]
     best = study.best_so_far
     if study.result is not None:

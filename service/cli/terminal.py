@@ -19,14 +19,14 @@ _COLOURS = re.compile(r"(\x1b\[(?:(?:[0-4]|7|[39][0-7]);?)*m)")
 
 
 class PrintableStream:
-    """Text stream that shows control characters as escapes; tab, newline and colours pass."""
+    """Text stream that writes control characters as visible escapes; tab, newline and colour codes pass unchanged."""
 
     def __init__(self, stream: TextIO) -> None:
         self.unchecked = stream
-        """Stream that is written to, for a console that escapes control characters itself."""
+        """Stream to which the text goes. It is for a console that escapes control characters itself."""
 
     def write(self, text: str) -> int:
-        """Write a text; returns its length, as the caller's buffer counts it."""
+        """Write a text and return the text's own length, without escapes, because the caller's buffer counts it."""
         parts = _COLOURS.split(text.replace("\r\n", "\n"))
         self.unchecked.write("".join(part if at % 2 else printable(part) for at, part in enumerate(parts)))
         return len(text)
@@ -41,7 +41,8 @@ class PrintableStream:
 
 
 class PrintableConsole(Console):
-    """Console of Rich that shows control characters of its texts as escapes, and reads no markup in them."""
+    """Rich console that writes the control characters in its texts as visible escapes, and does not interpret markup
+    in them."""
 
     def __init__(self, stderr: bool = False, **options: Any) -> None:
         stream = sys.stderr if stderr else sys.stdout
@@ -49,8 +50,8 @@ class PrintableConsole(Console):
         super().__init__(file=cast(TextIO, getattr(stream, "unchecked", stream)), markup=False, **options)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """Render to segments of printable text; Rich's own control segments, such as cursor movements, pass
-        unchanged."""
+        """Convert Rich's output to segments of printable text. Rich's own control segments, such as cursor movements,
+        pass unchanged."""
         for segment in super().render(renderable, options):
             text, style, control = segment
             yield segment if control else Segment(printable(text), style)

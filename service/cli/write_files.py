@@ -15,20 +15,22 @@ EXPORTED = (
     *(".deepspeed_env", "changes.md"),
     *(launcher.file for launcher in bundle.LAUNCHERS.values()),
 )
-"""File names of exports; files of an earlier export that the new one lacks are removed."""
+"""Names of the files that an export writes. Files with these names from an earlier export are removed if the new
+export lacks them."""
 TARGET_FOLDER, _SIZES_FILE = "target", "sizes.json"
 _CONFIRM_JOB = "confirm.sbatch"
 _TARGET_FILES = (_SIZES_FILE, "confirm.json", _CONFIRM_JOB)
-"""Further file names of an export for a study's target. In other folders, files with these names are the user's."""
+"""Names of the further files that an export for a study's target (a larger cluster) writes. In folders other than the
+target's, files with these names belong to the user."""
 
 _NO_STATE = "\nstate=\n"
-"""Line of `confirm.sbatch` (the job that confirms an answer on its target) without a state directory, which the
-service that makes the file does not know."""
+"""Line of `confirm.sbatch` (the job that confirms an answer on its target) that leaves the state directory empty. The
+service writes it so, because it does not know the directory."""
 
 
 def runnable_here(contents: Mapping[str, str]) -> dict[str, str]:
-    """Return an export's files, with a `launch.sh` that falls back to this Python interpreter, where the
-    configuration was measured."""
+    """Return an export's files, with a `launch.sh` that can fall back to this Python interpreter, which measured the
+    configuration."""
     return {
         name: launch.with_fallback(text, sys.executable) if name == "launch.sh" else text
         for name, text in contents.items()
@@ -36,8 +38,8 @@ def runnable_here(contents: Mapping[str, str]) -> dict[str, str]:
 
 
 def reporting_here(contents: Mapping[str, str], state_dir: Path) -> dict[str, str]:
-    """Return an export's files, with a `confirm.sbatch` that falls back to this Python interpreter and reports to
-    the study in this state directory."""
+    """Return an export's files, with a `confirm.sbatch` (the job that confirms an answer on its target) that can fall
+    back to this Python interpreter. The job reports to the study in the given state directory."""
     files = dict(contents)
     if _CONFIRM_JOB in files:
         job = launch.with_fallback(files[_CONFIRM_JOB], sys.executable, "shardtune")
@@ -46,7 +48,7 @@ def reporting_here(contents: Mapping[str, str], state_dir: Path) -> dict[str, st
 
 
 def write_files(folder: Path, contents: Mapping[str, str]) -> list[str]:
-    """Write the files and return their paths relative to the working directory.
+    """Write the files of an export and return their paths relative to the working directory.
 
     Raises:
         InputError: the folder cannot be written.
@@ -78,7 +80,7 @@ def _target_files_of(folder: Path, contents: Mapping[str, str]) -> tuple[str, ..
 
 
 def remove_target_files(folder: Path) -> None:
-    """Remove the files of an earlier export for a target, so that nobody takes them for files of the new answer.
+    """Remove the files of an earlier export for a target, so that they are not mistaken for files of the new answer.
 
     Raises:
         InputError: the folder cannot be written.

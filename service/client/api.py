@@ -135,12 +135,13 @@ class ServiceClient(FleetClient):
         return self._calls.read(Study, self._calls.send("GET", f"/v1/studies/{study_id}"))
 
     def studies(self, states: Sequence[StudyState] = (), at_most: int | None = None) -> list[Study]:
-        """List studies in these states (empty: in any state), newest first."""
+        """List the studies in the given states, newest first; an empty collection of states means all."""
         params = {"state": [state.value for state in states]}
         return self._calls.read_rows(_STUDIES, self._calls.pages("/v1/studies", "studies", params, at_most))
 
     def events(self, study_id: str, after: int = 0, patience_s: float | None = None) -> EventPage:
-        """Return the events of a study with numbers above `after`. `patience_s`: shorter patience than the client's."""
+        """Return the events of a study whose numbers are above `after`. `patience_s`: maximum seconds for which this
+        call waits for a busy service, if lower than the client's maximum."""
         params = {"after": after, "limit": _EVENTS}
         return self._calls.read(
             EventPage, self._calls.send("GET", f"/v1/studies/{study_id}/events", params=params, patience_s=patience_s)
@@ -153,8 +154,8 @@ class ServiceClient(FleetClient):
         timeout_s: float | None = None,
         poll_s: float = 2.0,
     ) -> Study:
-        """Follow a study until it ends, and return it; the callback `seen` receives the study now and after each of its
-        events.
+        """Follow a study until it ends, and return it. The callback `on_change` receives the study at once, and again
+        after each event of the study.
 
         Raises:
             TimeoutError: the study had not ended after `timeout_s`.
@@ -208,7 +209,7 @@ class ServiceClient(FleetClient):
         return self._calls.read(Study, self._calls.send("POST", f"/v1/studies/{study_id}:cancel"))
 
     def delete(self, study_id: str, withdraw: bool = False) -> Study:
-        """Delete a study, which hides it from all lists; with `withdraw`, its recommendation is withdrawn, too."""
+        """Delete a study, which hides it from all lists. With `withdraw`, its recommendation is withdrawn, too."""
         params = {"withdraw": str(withdraw).lower()}
         return self._calls.read(Study, self._calls.send("DELETE", f"/v1/studies/{study_id}", params=params))
 
@@ -245,17 +246,15 @@ class ServiceClient(FleetClient):
         return self._calls.read(StudyResult, self._calls.send("GET", f"/v1/studies/{study_id}/best"))
 
     def diagnose(self, study_id: str, number: int) -> TrialDiagnosis:
-        """Request a profiled run of a trial of an ended study. If such a run is already waiting or executing, it is
-        returned and no second one added.
-        """
+        """Request a run of a trial of an ended study under the profiler. If such a run already waits or executes, it
+        is returned and no second one is added."""
         return self._calls.read(
             TrialDiagnosis, self._calls.send("POST", f"/v1/studies/{study_id}/trials/{number}:diagnose")
         )
 
     def diagnosis(self, study_id: str, number: int) -> TrialDiagnosis:
-        """Return the latest diagnosis of a trial, or the state of its profiled run; rejected with 404 if no diagnosis
-        was requested.
-        """
+        """Return the latest diagnosis of a trial, or the state of its run under the profiler. The service rejects the
+        request with 404 if no diagnosis was requested."""
         return self._calls.read(
             TrialDiagnosis, self._calls.send("GET", f"/v1/studies/{study_id}/trials/{number}/diagnosis")
         )

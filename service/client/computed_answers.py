@@ -30,7 +30,7 @@ class ComputedClient:
         return self._calls.read(Plan, self._calls.send("POST", "/v1/plans", request.model_dump(mode="json")))
 
     def study_cost(self, spec: StudyRequest) -> StudyCost:
-        """Estimate what a study would take and gain, before anything runs."""
+        """Estimate how long a study would take and what it would gain, before anything runs."""
         answer = self._calls.send("POST", "/v1/predictions/study-cost", spec.model_dump(mode="json"))
         return self._calls.read(StudyCost, answer)
 
@@ -44,8 +44,8 @@ class ComputedClient:
         *,
         projections: bool = False,
     ) -> BestConfig:
-        """Return the best known configuration for a model, a cluster and a workload; starts no study. `projections`:
-        whether to accept one that was projected from fewer GPUs."""
+        """Return the best known configuration for a model, a cluster and a workload, without starting a study.
+        `projections`: whether to accept a configuration whose speed was projected from fewer GPUs."""
         params = {
             "model": model if isinstance(model, str) else json.dumps(model),
             "cluster": cluster if isinstance(cluster, str) else json.dumps(cluster),

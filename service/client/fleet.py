@@ -34,7 +34,7 @@ class FleetClient(ComputedClient):
         return self._calls.read(Worker, self._calls.send("POST", f"/v1/workers/{worker_id}:free"))
 
     def costs(self, months: int | None = None, project: str | None = None) -> CostReport:
-        """Return GPU-seconds and their price by project, month and cause."""
+        """Return the GPU-seconds used and their price, by project, month and cause."""
         filters = {"months": months, "project": project}
         params = {name: value for name, value in filters.items() if value is not None}
         return self._calls.read(CostReport, self._calls.send("GET", "/v1/costs", params=params))
@@ -68,7 +68,8 @@ class FleetClient(ComputedClient):
         return self._calls.read_rows(_SCHEDULES, self._calls.pages("/v1/schedules", "schedules"))
 
     def schedule(self, schedule_id: str, action: str | None = None) -> Schedule:
-        """Return a schedule and its last ticks, after an optional action: `pause`, `resume` or `run`."""
+        """Return a schedule and its last ticks (scheduled times). `action`, if given, is carried out first: `pause`,
+        `resume` or `run`."""
         return self._calls.read(Schedule, self._read_or_act("schedules", schedule_id, action))
 
     def create_schedule(self, spec: ScheduleSpec, project: str | None = None) -> Schedule:
@@ -90,7 +91,7 @@ class FleetClient(ComputedClient):
         return self._calls.read_rows(_RETUNES, self._calls.pages("/v1/retunes", "retunes", chosen))
 
     def retune(self, retune_id: str, action: str | None = None) -> Retune:
-        """Return a retune (repeated measurement of a recommendation), after an optional action: `cancel`."""
+        """Return a retune (repeated measurement of a recommendation), after the action `cancel` if it is given."""
         return self._calls.read(Retune, self._read_or_act("retunes", retune_id, action))
 
     def _read_or_act(self, kind: str, name: str, action: str | None) -> object:

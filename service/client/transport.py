@@ -29,21 +29,21 @@ _TIMEOUT_S = 30.0
 
 
 class ServiceError(Exception):
-    """Base class of the client's errors: a request to the service failed."""
+    """Base class of the client's errors, all of which mean that a request to the service failed."""
 
 
 class ServiceUnreachable(ServiceError):
-    """Error: no service answers at the client's address."""
+    """Error that no service answers at the client's address."""
 
 
 class NoService(ServiceError):
-    """Error: what answers at the client's address is no Shardtune service, or one of another version."""
+    """Error that the program which answers at the client's address is no Shardtune service, or one of another
+    version."""
 
 
 class ServiceRejected(ServiceError):
-    """Error: the service answered with an RFC 9457 problem: `status`, `code`, `detail`, and `errors` with field, value,
-    message.
-    """
+    """Error that the service answered with an RFC 9457 problem. It has the fields `status`, `code`, `detail` and
+    `errors`, a list of field, value and message."""
 
     def __init__(self, status: int, problem: Mapping[str, Any]) -> None:
         self.status = status
@@ -57,24 +57,26 @@ class ServiceRejected(ServiceError):
 
     @property
     def is_input_error(self) -> bool:
-        """Whether the request caused the error (status 4xx), not the service."""
+        """Whether the client's request caused the error (status 4xx); otherwise the service did."""
         return 400 <= self.status < 500
 
     def lines(self) -> list[str]:
-        """Format the service's error response for a person: one line per wrong field, or the detail text."""
+        """Format the service's error response for a person: one line for each wrong field or, if it names none, the
+        detail text."""
         lines = [field_line(error) for error in self.errors]
         return lines or [self.detail]
 
 
 class _Bearer(httpx.Auth):
-    """Authentication that sends the API key; if the service rejects it (401), the key's file is read again and a new
-    key sent."""
+    """Authentication that sends the API key. If the service rejects the key (401), the key is read from its file again
+    and, if it has changed, sent."""
 
     def __init__(self, keys: KeySource) -> None:
         self._keys = keys
 
     def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
-        """Send a request with the API key, and once more if the content of the key's file has changed."""
+        """Send a request with the API key. If the key is rejected and its file has changed, send the request once
+        more."""
         if self._keys.key is not None:
             request.headers["authorization"] = f"Bearer {self._keys.key}"
         response = yield request
@@ -84,9 +86,8 @@ class _Bearer(httpx.Auth):
 
 
 class Calls:
-    """Sender of requests to one service; a request answered by 429 or 503 is repeated for `patience_s` seconds in
-    total.
-    """
+    """Sender of requests to one service. A request that the service answers by 429 or 503 is repeated for up to
+    `patience_s` seconds in total."""
 
     def __init__(
         self,
@@ -125,13 +126,13 @@ class Calls:
     ) -> Any:
         """Send a request and return the JSON of the response; None for an empty response.
 
-        A POST without `idempotency_key` gets a new random key. `patience_s`: shorter patience than the client's, in
-        seconds.
+        A POST without `idempotency_key` gets a new random key. `patience_s`: maximum seconds for which a busy service
+        is asked again, if lower than the client's maximum.
 
         Raises:
             ServiceUnreachable: the service does not answer.
-            ServiceRejected: the service rejects the request; a 429 or 503 only after the patience.
-            NoService: the answer is no JSON.
+            ServiceRejected: the service rejects the request; for 429 and 503, only once the waiting time is used up.
+            NoService: the response is not JSON.
         """
         # The service replays its answer to a repeated key: a POST whose answer was lost can be sent again safely.
         headers = {"Idempotency-Key": idempotency_key or str(uuid4())} if method == "POST" else {}
@@ -180,7 +181,7 @@ class Calls:
         """Convert the JSON of a response to a schema.
 
         Raises:
-            NoService: the JSON has other fields than the schema.
+            NoService: the JSON does not fit the schema.
         """
         try:
             return kind.model_validate(answer)
@@ -191,7 +192,7 @@ class Calls:
         """Convert the entries of a list response to schemas.
 
         Raises:
-            NoService: an entry has other fields than the schema.
+            NoService: an entry does not fit the schema.
         """
         try:
             return kind.validate_python(answer)
@@ -238,9 +239,8 @@ def _address(url: str) -> str:
 
 
 def _pause_s(response: httpx.Response, attempt: int) -> float:
-    """Return the seconds to wait before a request is repeated: the response's Retry-After, or an exponentially growing
-    pause.
-    """
+    """Return the seconds to wait before a request is repeated: those of the response's Retry-After header or, without
+    one, a pause that grows exponentially."""
     # Jitter: clients that were rejected together must not return together.
     retry_after = response.headers.get("retry-after", "")
     if retry_after.isdecimal():

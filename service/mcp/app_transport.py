@@ -13,8 +13,8 @@ class AppTransport(httpx.BaseTransport):
     """httpx transport that sends the REST requests of an MCP tool to this application, with the credentials of the
     tool's caller.
 
-    API keys, scopes, projects, rate limits and body limits of the REST API thus apply to tools, too.
-    Use it in a thread that anyio's event loop started.
+    Therefore the API keys, scopes, projects, rate limits and body limits of the REST API apply to MCP tools, too. Use
+    it in a thread that anyio's event loop started.
     """
 
     def __init__(self, app: FastAPI, caller: Request) -> None:
@@ -30,7 +30,7 @@ class AppTransport(httpx.BaseTransport):
         ]
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
-        """Send a request in the event loop, and wait for its response in this thread."""
+        """Send a request to the application in the event loop, and wait for the response in the calling thread."""
         for name in (*_PASSED_ON, "accept-encoding"):
             request.headers.pop(name, None)
         for name, value in self._headers:

@@ -21,7 +21,7 @@ from shardtune.service.mcp.schemas.figures import Figure, figure, rounded
 
 
 def predict(product: Product, arguments: PredictArguments) -> PredictAnswer:
-    """Predict the fastest configurations that fit."""
+    """Predict the fastest configurations that fit in memory."""
     with rejections(PredictionRequest):
         space = {"backends": arguments.backends, "knobs": arguments.knobs} if arguments.backends else None
         request = arguments.request(
@@ -32,7 +32,7 @@ def predict(product: Product, arguments: PredictArguments) -> PredictAnswer:
 
 
 def predict_answer(table: PredictionTable) -> PredictAnswer:
-    """Return the fastest configurations of a table of predictions, with their figures."""
+    """Return the fastest configurations of a table of predictions, with their predicted figures."""
     configurations = tuple(predicted_rows.predicted_config(row) for row in table.fastest)
     return PredictAnswer(
         summary=_fastest_in_words(configurations, table.levers),
@@ -45,7 +45,7 @@ def predict_answer(table: PredictionTable) -> PredictAnswer:
 
 
 def memory(product: Product, arguments: MemoryArguments) -> MemoryAnswer:
-    """Predict the memory of each strategy."""
+    """Predict the memory that each strategy (DDP, ZeRO, FSDP) needs."""
     with rejections(PredictionRequest):
         request = arguments.request(micro_batch=arguments.micro_batch, checkpointing=arguments.checkpointing, top=0)
         table = product.predict(request)
@@ -53,7 +53,7 @@ def memory(product: Product, arguments: MemoryArguments) -> MemoryAnswer:
 
 
 def memory_answer(table: PredictionTable) -> MemoryAnswer:
-    """Return the memory of each strategy in a table of predictions."""
+    """Return the memory that each strategy of a table of predictions needs."""
     rows = tuple(predicted_rows.memory_row(row) for row in table.predictions)
     return MemoryAnswer(summary=_memory_in_words(rows), **predicted_rows.job_fields(table), strategies=rows)
 

@@ -16,7 +16,7 @@ _MOST_DIFFERENCES = 12
 
 
 def short_config(config: TrialConfig) -> dict[str, JsonValue]:
-    """Return a configuration without the fields that have their default value; the result is valid input for tools."""
+    """Return a configuration without the fields that have their default value; tools accept the result as input."""
     values: dict[str, JsonValue] = config.model_dump(mode="json", exclude_defaults=True)
     strategy = config.strategy.model_dump(mode="json", exclude_defaults=True)
     # The discriminator of the strategies is a default itself.
@@ -24,7 +24,8 @@ def short_config(config: TrialConfig) -> dict[str, JsonValue]:
 
 
 def differences(first: TrialConfig, second: TrialConfig) -> dict[str, tuple[JsonValue, JsonValue]]:
-    """Return the knobs in which two configurations differ, with both values; null: the strategy has no such knob."""
+    """Return the knobs in which two configurations differ, with both values. The value null means that the strategy
+    has no such knob."""
     left, right = flatten(first), flatten(second)
     names = [name for name in dict.fromkeys((*left, *right)) if left.get(name) != right.get(name)]
     return {name: (left.get(name), right.get(name)) for name in names[:_MOST_DIFFERENCES]}
@@ -35,7 +36,8 @@ def read_config(values: dict[str, JsonValue], request: PredictionRequest) -> tup
     TrainingArguments file; also return notes about keys without effect.
 
     Raises:
-        ToolRejected: the configuration cannot be read, or contradicts the workload or the cluster; names the field.
+        ToolRejected: the configuration cannot be read, or contradicts the workload or the cluster; the message names
+        the field.
     """
     if "strategy" in values:
         with rejections(TrialConfig, "config"):

@@ -46,7 +46,7 @@ def check(key: bytes, request: str, code: str, now_s: float | None = None) -> No
 
 
 def idempotency_key(code: str) -> str:
-    """Return the Idempotency-Key of the request that creates a confirmation code's study."""
+    """Return the Idempotency-Key that is sent when a study is created with a confirmation code."""
     return f"mcp-{code}"
 
 

@@ -43,8 +43,8 @@ def studies_create(product: Product, arguments: StudiesCreateArguments) -> Studi
 
 
 def _cost(client: ServiceClient, spec: StudyRequest) -> StudyCost | None:
-    """Return the cost estimate of a study that was created; None if it can no longer be computed, such as after the
-    worker ended."""
+    """Return the cost estimate of a study that was created; None if it can no longer be computed, for example because
+    the worker has ended."""
     try:
         return client.study_cost(spec)
     except ServiceError:

@@ -77,10 +77,10 @@ def _stored(client: ServiceClient, study_id: str, number: int) -> TrialDiagnosis
 
 
 def _check_budget(client: ServiceClient, study: Study, number: int, budget: float | None) -> None:
-    """Reject a profiled run that the budget stated by the user does not cover.
+    """Reject a run under the profiler that the budget stated by the user does not cover.
 
     Raises:
-        ToolRejected: no budget was given, or an earlier run of the trial took more GPU-seconds than it.
+        ToolRejected: no budget was given, or an earlier run of the trial took more GPU-seconds than the budget.
     """
     trial = next((trial for trial in client.trials(study.study_id) if trial.number == number), None)
     if trial is None:

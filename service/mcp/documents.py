@@ -10,10 +10,11 @@ from shardtune.service.mcp.errors import ToolRejected
 
 PREFIX = "shardtune://docs/"
 _FOLDER = Path(__file__).with_name("pages")
-"""Folder of the documentation's pages: symbolic links in a checkout, copies of the pages in a built package."""
+"""Folder of the documentation's pages. It holds symbolic links in a checkout, and copies of the pages in a built
+package."""
 _GENERATED = "<!-- generated:"
-"""Marker of a table that the build of the documentation site generates. Pages with this marker are not served: the
-OpenAPI document and the tools' schemas contain the same facts."""
+"""Marker of a table that is generated when the documentation site is built. Pages that contain the marker are not
+served, because the OpenAPI document and the tools' schemas state the same facts."""
 
 
 class Document(NamedTuple):
@@ -30,7 +31,7 @@ class Document(NamedTuple):
 
 @lru_cache
 def documents(folder: Path = _FOLDER) -> Mapping[str, Document]:
-    """Return the pages by their URI; empty where the package was built without them."""
+    """Return the documentation's pages by their URI; empty if the package was built without them."""
     # A link whose target was not copied, as in an image that was built without docs/, is no page.
     paths = sorted(path for path in folder.glob("*/*.md") if path.is_file())
     pages = [Document(_uri(folder, path), _title(path), path) for path in paths]

@@ -14,7 +14,7 @@ _MOST_LINES = 10
 
 
 class ToolRejected(Exception):
-    """Expected failure of an MCP tool call, with lines that the agent reads."""
+    """Expected failure of an MCP tool call; the agent reads its lines."""
 
     def __init__(self, *lines: str) -> None:
         self.lines = tuple(truncate(line) for line in lines[:_MOST_LINES])
@@ -22,7 +22,8 @@ class ToolRejected(Exception):
 
 
 def mistakes_of(error: ValidationError, kind: type[BaseModel], within: str = "") -> list[str]:
-    """Return a line for each wrong field of an object. `within`: argument of the tool call that contains the object."""
+    """Return a line for each wrong field of an object. `within`: name of the tool call's argument that contains the
+    object."""
     items: list[Any] = drop_union_noise(error.errors(include_url=False))
     lines = [describe_mistake(field_error(item, fields_at(kind, item["loc"][:-1]))) for item in items]
     return [f"{within}.{line}" for line in lines] if within else lines
@@ -30,9 +31,8 @@ def mistakes_of(error: ValidationError, kind: type[BaseModel], within: str = "")
 
 @contextmanager
 def rejections(kind: type[BaseModel], within: str = "") -> Iterator[None]:
-    """Turn every expected failure of a tool into a `ToolRejected`. `kind`: schema of the validated input. `within`:
-    argument of the tool call that contains the input.
-    """
+    """Convert every expected failure of a tool to a `ToolRejected`. `kind`: schema of the validated input. `within`:
+    name of the tool call's argument that contains the input."""
     try:
         yield
     except ValidationError as error:

@@ -30,8 +30,8 @@ def measured_config(contender: Contender, study_id: str) -> MeasuredConfig:
 
 
 def memory_figure(allocated_gib: float | None, reserved_gib: float | None, source: str) -> Figure | None:
-    """Return the measured peak memory: reserved by the allocator, or else allocated by tensors; None if not
-    measured."""
+    """Return the measured peak memory: what the allocator reserved or, if that was not measured, what tensors
+    allocated. None if neither was measured."""
     if reserved_gib is not None:
         return figure(reserved_gib, GIB, "measured", f"reserved by the allocator, {source}")
     return None if allocated_gib is None else figure(allocated_gib, GIB, "measured", f"tensors, {source}")
@@ -46,24 +46,25 @@ def speedup_figure(speedup: Speedup | None, study_id: str) -> Figure | None:
 
 
 def gpu_seconds(value: float, study_id: str) -> Figure:
-    """Return the GPU-seconds that a study has used, as a figure with unit and source."""
+    """Return the GPU-seconds that a study has used, as a figure (a number with unit and source)."""
     return figure(value, GPU_SECONDS, "measured", f"attempts of {study_id}")
 
 
 def trained(adapter: AdapterSchema | None, model: ModelSpec) -> str:
-    """Describe which weights are trained: all, an adapter's, or those that the user's own code trains."""
+    """Describe which weights are trained: all weights, those of an adapter, or those that the user's own code
+    chooses."""
     if model.is_own and adapter is None:
         return "what the own code trains"
     return "all weights" if adapter is None else adapter.describe()
 
 
 def samples(data: SampleLengths | None) -> str:
-    """Return in words how long the samples are."""
+    """Describe in words how long the samples are."""
     return "equal lengths" if data is None else data.describe()
 
 
 def listed_study(study: Study) -> ListedStudy:
-    """Return a study as a row of a list."""
+    """Return a study as a row of a list of studies."""
     best = study.result.best if study.result is not None else study.best_so_far
     return ListedStudy(
         study_id=study.study_id,

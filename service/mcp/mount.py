@@ -26,7 +26,8 @@ from shardtune.service.process.principal import Principal
 from shardtune.service.webhooks.secrets import master_key
 
 _AT_ONCE, _OF_ONE_SENDER = 8, 4
-"""Maximum number of tool calls that one process handles at the same time, in total and for one sender."""
+"""Maximum number of tool calls that one process handles at the same time: the first number for all senders together,
+the second for one sender."""
 
 
 class _ServiceHost:
@@ -40,8 +41,8 @@ class _ServiceHost:
 
     @contextmanager
     def product(self, context: Context) -> Iterator[Product]:
-        """Yield the functions for one tool call; their requests to this service carry the caller's API key and no
-        other."""
+        """Yield the functions for one tool call. Their requests to this service carry the API key of the tool's caller
+        and no other key."""
         caller = _request_of(context)
         transport = AppTransport(self._app, caller)
         # An empty source of keys: the environment of the service may hold a key, which is not the caller's.
@@ -51,8 +52,8 @@ class _ServiceHost:
 
     @asynccontextmanager
     async def slot(self, context: Context) -> AsyncIterator[None]:
-        """Wait for a slot of the sender in the queue of tool calls; REST requests that a call makes have a queue of
-        their own."""
+        """Wait until a sender's tool call may run. Tool calls wait in one queue, and the REST requests that they make
+        wait in another."""
         async with self._queue.slot(_sender_of(_request_of(context)).sender):
             yield
 
@@ -98,7 +99,8 @@ class _Endpoint:
 
 
 def install(app: FastAPI) -> AuthPrefix:
-    """Add the MCP endpoint to the application; return the authentication that runs before a request's body is read."""
+    """Add the MCP endpoint to the application, and return the function that authenticates a request before its body is
+    read."""
     app.router.routes.append(Route(MCP, _Endpoint(app), methods=["POST"], include_in_schema=False))
     return AuthPrefix(MCP, _authenticate)
 

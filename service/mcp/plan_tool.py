@@ -21,7 +21,7 @@ def plan(product: Product, arguments: PlanArguments) -> PlanAnswer:
 
 
 def plan_answer(planned: Plan, most_rows: int) -> PlanAnswer:
-    """Return a plan with its figures: the `most_rows` rows with the fewest GPU-hours."""
+    """Return a plan with its figures, limited to the `most_rows` rows with the fewest GPU-hours."""
     rows = sorted(planned.rows, key=lambda row: row.gpu_hours.expected)
     return PlanAnswer(
         summary=_in_words(planned),

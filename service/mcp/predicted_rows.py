@@ -13,8 +13,8 @@ _SHOWN_TERMS = 5
 
 
 def job_fields(table: PredictionTable, notes: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Return the fields of an answer that describe the training job: model, cluster, sequence length, precision and
-    so on."""
+    """Return the fields of an answer that describe the training job, such as model, cluster, sequence length and
+    precision."""
     precision_note = (table.precision_note,) if table.precision_note is not None else ()
     return {
         "model": table.model,
@@ -68,7 +68,7 @@ def memory_row(prediction: Prediction) -> MemoryRow:
 
 
 def memory_terms(prediction: Prediction) -> tuple[Term, ...]:
-    """Return the contributions to the predicted memory, largest first."""
+    """Return the terms whose sum is the predicted memory, largest first."""
     largest_first = sorted(prediction.memory.terms, key=lambda term: -term.gib)
     return tuple(Term(name=term.name, gib=rounded(term.gib), source=term.source) for term in largest_first if term.gib)
 
@@ -80,7 +80,7 @@ def speed_figure(speed: SpeedPrediction) -> Figure:
 
 
 def speed_source(speed: SpeedPrediction) -> str:
-    """Describe the origin of a predicted speed."""
+    """Describe where a predicted speed comes from."""
     if speed.calibrated_on:
         return f"predictor, calibrated on {counted(speed.calibrated_on, 'trial')}"
     return "predictor, no trial"

@@ -29,8 +29,7 @@ class Product:
     client: ServiceClient | None = None
     """Client of the service that stores studies; None without one."""
     confirmation_key: Callable[[], bytes] = _process_key
-    """Function that returns the key which signs confirmation codes; by default a key that is lost when this process
-    ends."""
+    """Function that returns the key which signs confirmation codes. The default key is lost when this process ends."""
 
     def service(self, tool: str) -> ServiceClient:
         """Return the client of the service.
@@ -51,5 +50,6 @@ def product_of_service(
     diagnose_folder: Callable[[Path], Diagnosis] | None = None,
     confirmation_key: Callable[[], bytes] = _process_key,
 ) -> Product:
-    """Return the functions of a service, whose predictions use rates and calibrations measured by its workers."""
+    """Return the functions that MCP tools call if a service is given. The service's predictions use rates and
+    calibrations that its workers measured."""
     return Product(client.predict, client.plan, diagnose_folder, client, confirmation_key)

@@ -19,7 +19,7 @@ class PromptEntry(NamedTuple):
     description: str
     arguments: tuple[PromptArgument, ...]
     text: Callable[[Mapping[str, str]], str]
-    """Function that returns the text of the user's message for the prompt's arguments."""
+    """Function that returns the text of the user's message, given the arguments of the prompt."""
 
 
 _RULES = (

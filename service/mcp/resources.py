@@ -35,7 +35,7 @@ def list_resources(has_service: bool) -> ListResourcesResult:
 
 
 def list_templates(has_service: bool) -> ListResourceTemplatesResult:
-    """List the URI template of a study; empty without a service."""
+    """Return a list with the URI template of a study; empty if there is no service."""
     study = ResourceTemplate(
         uri_template="shardtune://studies/{study_id}",
         name="study",

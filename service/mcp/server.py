@@ -52,7 +52,7 @@ INSTRUCTIONS = (
 
 
 class Host(Protocol):
-    """Host of the MCP server: a process on a user's machine, or the service."""
+    """Host of the MCP server: either a process on a user's machine, or the service."""
 
     has_service: bool
     """Whether studies can be read."""
@@ -65,7 +65,7 @@ class Host(Protocol):
 
 
 def create_server(host: Host) -> Server[Any]:
-    """Create the MCP server that runs in a host."""
+    """Create the MCP server that runs in a host (a process on a user's machine, or the service)."""
     handlers = _Handlers(host)
     return Server(
         "shardtune",
@@ -152,7 +152,8 @@ class _Handlers:
 
 
 def _call(entry: ToolEntry, values: Mapping[str, Any], product: Product) -> CallToolResult:
-    """Call a tool; an expected failure is a result that the agent reads, with a line for each mistake."""
+    """Call a tool. If it fails in an expected way, return a result with a line for each mistake, which the agent
+    reads."""
     try:
         with rejections(entry.arguments):
             arguments = entry.arguments.model_validate(values)

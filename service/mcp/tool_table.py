@@ -24,9 +24,10 @@ class ToolEntry:
     arguments: type[Schema]
     answer: type[Schema]
     function: Callable[..., Schema]
-    """Function that answers a call, from the available functions (`Product`) and the validated arguments."""
+    """Function that answers a tool call. It receives the available functions (`Product`) and the validated
+    arguments."""
     can_cost: bool = False
-    """Whether a call can start a run on a worker; such a call needs the user's budget."""
+    """Whether a call of the tool can start a run on a worker; if so, the call needs a budget from the user."""
 
     @cached_property
     def input_schema(self) -> dict[str, Any]:

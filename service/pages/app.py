@@ -39,13 +39,14 @@ ENTRIES = (
     *(AuthPrefix(prefix, None) for prefix in (*_API, "/static/", f"{documentation.ADDRESS}/", "/login", "/logout")),
     AuthPrefix("/", page_access.identify_sender),
 )
-"""Authentication before a request's body is read: pages need a login, the login page does not, and routes outside of
-the pages authenticate requests themselves."""
+"""Prefixes of paths, each with the function that authenticates a request before its body is read. Pages (`/`) need a
+login. The login page and the static files need none, and other routes such as `/v1/` authenticate requests
+themselves."""
 Handler = Callable[[Request, Exception], Response | Awaitable[Response]]
 
 
 def install(app: FastAPI) -> None:
-    """Add the pages to the application, after its own error handlers."""
+    """Add the pages to the application; call this after the application has its own error handlers."""
     for routes in (
         best,
         studies,
@@ -72,7 +73,7 @@ def install(app: FastAPI) -> None:
 
 
 def _as_page(api_handler: Any) -> Handler:
-    """Wrap an error handler, so that browsers get a page and the API keeps its own format."""
+    """Wrap an error handler so that browsers get an HTML page, while clients of the API get the API's format."""
 
     async def handle(request: Request, error: Exception) -> Response:
         if request.url.path.startswith(_API) or "text/html" not in request.headers.get("accept", ""):

@@ -18,7 +18,7 @@ def folder() -> Path:
 
 @cache
 def url(name: str) -> str:
-    """Return the address of a file, with a digest of its content."""
+    """Return the address of a static file, which contains a digest of the file's content."""
     digest = hashlib.sha256((_FOLDER / name).read_bytes()).hexdigest()[:12]
     return f"/static/{name}?v={digest}"
 
@@ -27,7 +27,7 @@ class Static(StaticFiles):
     """Static files with cache headers."""
 
     async def get_response(self, path: str, scope: Scope) -> Response:
-        """Return the file; an address with a digest is cached for a year."""
+        """Return a static file. Browsers cache it for a year if the address contains a digest."""
         response = await super().get_response(path, scope)
         # Without a digest the content may change under the same address.
         lasting = b"v=" in scope.get("query_string", b"")

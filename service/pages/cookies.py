@@ -22,7 +22,7 @@ def read(request: Request, name: str) -> str:
 
 
 def write(request: Request, response: Response, name: str, value: str) -> None:
-    """Set a cookie that scripts cannot read and other sites' requests do not carry."""
+    """Set a cookie that scripts cannot read and that requests from other sites do not carry."""
     warn_of_untrusted(request)
     response.set_cookie(
         _full_name(request, name), value, httponly=True, samesite="strict", secure=_is_secure(request), path="/"
@@ -37,13 +37,13 @@ def drop(request: Request, response: Response, name: str) -> None:
 
 
 def form_token(owner: str) -> str:
-    """Return the CSRF token for the forms of a session or visitor; it does not reveal the cookie's value."""
+    """Return the CSRF token for the forms of a session or visitor; the token does not reveal the cookie's value."""
     return hmac.new(owner.encode(), b"form of the pages", hashlib.sha256).hexdigest()
 
 
 def owner_of(request: Request) -> str:
-    """Return the session, or else the visitor id, that CSRF tokens of the browser's forms belong to; empty before
-    the browser's first page."""
+    """Return the session, or else the visitor id, to which the CSRF tokens of the browser's forms belong; empty before
+    the browser has opened its first page."""
     return read(request, SESSION) or read(request, VISITOR)
 
 
@@ -52,6 +52,6 @@ def _full_name(request: Request, name: str) -> str:
 
 
 def _is_secure(request: Request) -> bool:
-    """Whether the browser's connection uses TLS."""
+    """Whether the connection of the browser uses TLS."""
     # Behind a proxy of `trusted_proxies` that terminates TLS, the server takes the scheme from X-Forwarded-Proto.
     return request.url.scheme == "https"

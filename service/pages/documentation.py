@@ -22,29 +22,32 @@ from shardtune.service.settings import Settings
 ADDRESS = "/docs"
 _FIRST_PAGE = "index.html"
 _STYLE_HASHES = "assets/style-hashes.txt"
-"""File of the documentation site with the hashes of inline styles that its scripts add, such as the search dialog's."""
+"""File in the documentation site with the hashes of the inline styles that the site's scripts add, such as those of
+the search dialog."""
 _HASH = re.compile(r"'sha256-[A-Za-z0-9+/]{43}='")
 _PICTURE_POLICY = "default-src 'none'; style-src 'unsafe-inline'; sandbox"
-"""Content security policy of SVG files, which carry their own styles; browsers apply the policy of the response to them."""
+"""Content security policy of SVG files, which contain their own styles. An SVG file is shown under the policy of its
+own response."""
 _HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "same-origin",
     "Cache-Control": "no-cache",
 }
 _BUILT = Path(__file__).parents[3] / "build/site"
-"""Folder into which `make docs` builds the site in a checkout; an installed package has none."""
+"""Folder into which `make docs` builds the documentation site in a checkout. It does not exist in an installed
+package."""
 
 
 def site_folder(settings: Settings, built: Path = _BUILT) -> Path | None:
-    """Return the folder of the documentation site: the setting `docs_dir`, else the site built in this checkout;
-    None without a site."""
+    """Return the folder of the documentation site: the one that the setting `docs_dir` names or, without it, the site
+    built in this checkout. None if there is no site."""
     if settings.docs_dir is not None:
         return settings.docs_dir
     return built if (built / _FIRST_PAGE).is_file() else None
 
 
 def install(app: FastAPI, settings: Settings) -> None:
-    """Mount the documentation site, or a page that says how to build it."""
+    """Mount the documentation site under `/docs/`. Without a built site, mount a page that says how to build it."""
     folder = site_folder(settings)
     # The framework would redirect to the host that the request names, and leave TLS behind a proxy that it does not trust.
     app.add_api_route(ADDRESS, _redirect_to_start, include_in_schema=False)
@@ -55,7 +58,7 @@ def install(app: FastAPI, settings: Settings) -> None:
 
 
 def _show_how_to_build(request: Request) -> Response:
-    """Say where the documentation is, on a service that has no built site."""
+    """Show where the documentation is, if the service has no built site."""
     return render(request, "no_docs.html")
 
 
@@ -65,7 +68,8 @@ def _redirect_to_start(request: Request) -> Response:
 
 
 def policy(folder: Path) -> str:
-    """Return the site's content security policy, which allows only scripts and styles of the site and no other host."""
+    """Return the content security policy of the documentation site. It allows scripts and styles of the site only, and
+    no other host."""
     try:
         hashes = _HASH.findall((folder / _STYLE_HASHES).read_text(errors="replace"))
     except OSError:
@@ -80,10 +84,11 @@ def policy(folder: Path) -> str:
 
 
 class _Site(StaticFiles):
-    """Files of the site, under a policy that lets them load nothing from another host."""
+    """Server of the documentation site's files, with a policy that lets them load nothing from another host."""
 
     def lookup_path(self, path: str) -> tuple[str, os.stat_result | None]:
-        """Find a file or folder; None for a hidden one, and for a path that the file system cannot look up."""
+        """Find a file or folder of the site. None for a hidden file, and for a path that the file system cannot look
+        up."""
         if any(part.startswith(".") for part in path.split("/")):
             return "", None
         try:
@@ -94,7 +99,7 @@ class _Site(StaticFiles):
             return "", None
 
     async def get_response(self, path: str, scope: Scope) -> Response:
-        """Return a file of the site, or a redirect from a folder to its first page."""
+        """Return a file of the site; for a folder, redirect to the folder's first page."""
         path = _FIRST_PAGE if path in ("", ".") else path
         try:
             response = await super().get_response(path, scope)

@@ -18,7 +18,7 @@ def rate(value: float | None) -> str:
 
 
 def memory(value: float | None) -> str:
-    """Format GiB with its unit, small sizes in MiB."""
+    """Format an amount of memory in GiB with its unit; small sizes are shown in MiB."""
     return "–" if value is None else formatting.memory(value)
 
 
@@ -41,12 +41,12 @@ def memory_kind(name: str) -> str:
 
 
 def percent(value: float | None, digits: int = 0) -> str:
-    """Format a fraction as per cent."""
+    """Format a fraction in per cent."""
     return "–" if value is None else f"{value * 100:.{digits}f} %"
 
 
 def gpu_hours(seconds_of_gpu: float) -> str:
-    """Format GPU-seconds as GPU-hours, the unit of declared training runs."""
+    """Format GPU-seconds as GPU-hours, which is the unit in which training runs are declared."""
     return (
         f"{seconds_of_gpu / _HOUR:,.3g} GPU-h"
         if seconds_of_gpu < 1000 * _HOUR
@@ -60,7 +60,7 @@ def ratio(value: float | None) -> str:
 
 
 def seconds(value: float | None) -> str:
-    """Format a short time: `12.4 ms`, `1.23 s`; from 10 s on as the command line does."""
+    """Format a short time: `12.4 ms`, `1.23 s`. Times of at least 10 s have the format of the command line."""
     if value is None:
         return "–"
     if value < 1:
@@ -105,7 +105,7 @@ def tests(stored: str) -> str:
 
 
 def sentence(text: str) -> str:
-    """Capitalise the first letter only; names and units keep their case."""
+    """Capitalise the first letter of a text only, so that names and units keep their case."""
     return text[:1].upper() + text[1:]
 
 

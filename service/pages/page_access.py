@@ -23,15 +23,15 @@ LIFETIME = timedelta(hours=12)
 
 
 class LoginNeeded(Exception):
-    """Error: an API key is required, and this browser has not logged in with one."""
+    """Error that the service requires an API key and this browser has not logged in with one."""
 
 
 def log_in(context: Context, secret: str) -> str:
     """Start a session with an API key that may read studies, and return the session's token.
 
     Raises:
-        Unauthorized: there is no such key.
-        Forbidden: the key has other scopes, such as a worker's.
+        Unauthorized: the key does not exist.
+        Forbidden: the key may not read studies, such as the key of a worker.
     """
     principal = auth.authenticate_key(context, secret.strip())
     if principal is None or principal.key_id is None:
@@ -56,15 +56,15 @@ async def identify_sender(request: Request) -> None:
     """Identify the sender of a form, and check the scopes of its route, before its body is read.
 
     Raises:
-        LoginNeeded: the browser is not logged in, and there are keys.
-        Forbidden: the key lacks a scope, or there are no keys and the request does not come from this machine.
+        LoginNeeded: the browser is not logged in although API keys exist.
+        Forbidden: the key lacks a scope, or no API keys exist and the request comes from another machine.
     """
     principal = await run_in_threadpool(_identify_once, request, context_of(request))
     check_route_scopes(request, principal)
 
 
 def session_is_valid(context: Context, token: str) -> bool:
-    """Whether a session is still valid; checked again during long responses such as streams."""
+    """Whether a session is still valid; long responses such as streams check this again and again."""
     if context.principal.key_id is None:
         return auth.is_still_authorized(context)
     with context.db.read() as session:
@@ -80,7 +80,7 @@ def _require_login(request: Request) -> None:
 
 
 def _identify_once(request: Request, context: Context) -> Principal:
-    """Identify the sender of a request; the result is cached for the duration of the request."""
+    """Identify the sender of a request; the result is kept until the request ends."""
     sender = getattr(request.state, "sender", None)
     if isinstance(sender, Principal):
         return sender
@@ -106,11 +106,11 @@ def _principal_of_session(context: Context, session: Session, token: str) -> Pri
 
 
 LOGIN_REQUIRED = Depends(_require_login)
-"""Dependency of every page except the login."""
+"""Dependency of every page except the login page: it requires a login."""
 
 
 def requires(action: Action) -> Any:
-    """Return the dependency of a form or page that requires the permission for an action."""
+    """Return the dependency of a form or page that requires the permission for a given action."""
     return Security(_check_scopes, scopes=[action.value])
 
 

@@ -35,7 +35,7 @@ _HEADERS = {
 
 
 class PageRejected(Exception):
-    """Error: a form's CSRF token does not belong to the browser's session."""
+    """Error that a form's CSRF token does not belong to the browser's session."""
 
 
 def render(request: Request, template: str, status: int = 200, **values: Any) -> HTMLResponse:
@@ -69,23 +69,24 @@ def _check_csrf_token(request: Request, csrf: Annotated[str, Form()] = "") -> No
 
 
 CsrfChecked = Depends(_check_csrf_token)
-"""Dependency of every route that changes data: it requires the CSRF token of this browser's session."""
+"""Dependency of every route that changes data. It requires the CSRF token of the browser's session."""
 
 
 def see_other(address: str) -> Response:
-    """Redirect after a form, so that a reload does not send the form again."""
+    """Redirect the browser after it sent a form, so that a reload does not send the form again."""
     return Response(status_code=303, headers={"Location": quote(address, safe=":/%#?=@[]!$&'()*+,;~")})
 
 
 def query(now: Any, **changes: Any) -> str:
-    """Return the current query string with some values changed; None or empty removes a value."""
+    """Return the current query string with some values changed; the value None or an empty text removes its
+    parameter."""
     pairs = [(key, value) for key, value in now.multi_items() if key not in changes]
     pairs += [(key, str(value)) for key, value in changes.items() if value not in (None, "")]
     return "?" + urlencode(pairs)
 
 
 def _key_name(request: Request) -> str:
-    """Return the name of the key that logged in; empty without a login."""
+    """Return the name of the API key with which the user logged in; empty without a login."""
     principal = getattr(request.state, "principal", LOCAL)
     return principal.name if principal.key_id else ""
 

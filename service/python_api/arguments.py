@@ -17,13 +17,13 @@ from shardtune.service.cli.predict import model_argument
 from shardtune.service.cli.predict.model_argument import ModelArgument
 
 ModelLike = str | Path | Mapping[str, Any] | ModelSpec
-"""Preset such as `llama-3.1-8b`, Hugging Face id, path of a model's folder, `config.json` or study file, or the content of
-one of these files."""
+"""Model of a call: a preset such as `llama-3.1-8b`, a Hugging Face id, the path of a model's folder, of a
+`config.json` or of a study file, or the content of one of these files."""
 ClusterLike = str | Mapping[str, Any] | Cluster
-"""Short form such as `8xh100` or `4x8xa100-80gb`, `local`, or a cluster in full."""
+"""Cluster of a call: a short form such as `8xh100` or `4x8xa100-80gb`, `local`, or a cluster with all its fields."""
 ConfigLike = str | Path | Mapping[str, Any] | TrialConfig
-"""Configuration in Shardtune's format, the content of a DeepSpeed, Accelerate or TrainingArguments file, or the path of such
-a file."""
+"""Configuration of a call: in Shardtune's format, as the content of a DeepSpeed, Accelerate or TrainingArguments file,
+or as the path of such a file."""
 
 
 class WorkloadFields(TypedDict, total=False):
@@ -40,9 +40,8 @@ class WorkloadFields(TypedDict, total=False):
 
 
 class StudyWorkload(WorkloadFields, total=False):
-    """Fields of a study's workload: those that predictions use, and those that change only the losses (gradient
-    clipping, seed).
-    """
+    """Fields of a study's workload: those that predictions use, and those that change only the losses, such as
+    gradient clipping and the seed."""
 
     max_grad_norm: float | None
     seed: int
@@ -52,7 +51,7 @@ def read_model(model: ModelLike) -> ModelArgument:
     """Read a model. If the argument is a study file, its workload is read as well.
 
     Raises:
-        InputError: nothing has this name, or the content cannot be read; suggests similar names.
+        InputError: nothing has this name (the message suggests similar names), or the content cannot be read.
         PlatformFailure: the model is on the Hugging Face hub, which did not answer.
     """
     if isinstance(model, ModelSpec):
@@ -81,7 +80,7 @@ def stated(workload: Mapping[str, Any]) -> dict[str, Any]:
 def study_fields(
     model: ModelLike, cluster: ClusterLike | None, fields: Mapping[str, Any], workload: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the fields of a study file: those that the `model` argument's file contains, overridden by the other
+    """Return the fields of a study file: those of the file that the argument `model` names, overridden by the other
     arguments.
 
     Raises:

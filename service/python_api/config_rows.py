@@ -55,7 +55,7 @@ def memory_terms(answer: ExplainConfigAnswer) -> Sequence[AnswerRow]:
 
 
 def step_parts(answer: ExplainConfigAnswer) -> Sequence[AnswerRow]:
-    """Return the parts of a configuration's step, longest first."""
+    """Return the parts of a configuration's step time, longest first."""
     whole = [] if answer.step_time is None else [AnswerRow(cells(part="whole step", time=answer.step_time))]
     source = "predictor, no trial" if answer.step_time is None else answer.step_time.source
     return whole + [
@@ -65,7 +65,7 @@ def step_parts(answer: ExplainConfigAnswer) -> Sequence[AnswerRow]:
 
 
 def differences(answer: ExplainConfigAnswer) -> Sequence[AnswerRow]:
-    """Return table rows of the knobs in which the fastest configuration differs from the explained one."""
+    """Return a table row for each knob that differs between the fastest configuration and the explained one."""
     return [
         AnswerRow(cells(knob=name, configuration=_text(mine), fastest=_text(other)))
         for name, (mine, other) in answer.differences.items()

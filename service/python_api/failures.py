@@ -11,9 +11,8 @@ from shardtune.service.trackers.optional_packages import MissingPackage
 
 @contextmanager
 def python_errors() -> Iterator[None]:
-    """Convert errors of the command line into errors of the Python API: options are named as arguments, and a missing
-    package of an optional extra becomes `MissingPackage`.
-    """
+    """Convert errors of the command line to errors of the Python API. Messages then name arguments in place of
+    options, and a missing package of an optional extra becomes `MissingPackage`."""
     try:
         yield
     except CliError as error:

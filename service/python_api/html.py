@@ -31,7 +31,7 @@ white-space: normal; max-width: none}
 """
 
 _SHORT = 20
-"""Maximum number of characters of a text that stays on one line in a table cell."""
+"""Maximum number of characters of a text that a table cell keeps on one line."""
 
 
 def answer(summary: str, subject: str, tables: Sequence[RowTable], notes: Sequence[str]) -> str:
@@ -78,5 +78,6 @@ def _element(tag: str, text: str, kind: str = "") -> str:
 
 
 def _raw(tag: str, inner: str, kind: str = "") -> str:
-    """Return an HTML element whose content is HTML that needs no escaping, because this module produced it."""
+    """Return an HTML element whose content is already HTML. The content is not escaped, because this module produced
+    it."""
     return f'<{tag} class="{kind}">{inner}</{tag}>' if kind else f"<{tag}>{inner}</{tag}>"

@@ -19,7 +19,8 @@ _BAND_95 = "95 % interval within the run"
 
 
 def trial_row(trial: Trial, study_id: str) -> AnswerRow:
-    """Return the row of a trial: what its search run measured, what was predicted before, and why it ended early."""
+    """Return the table row of a trial: what its search run measured, what had been predicted, and the reason if it
+    ended early."""
     predicted = trial.prediction
     return AnswerRow(
         cells(
@@ -56,7 +57,8 @@ def trial_row(trial: Trial, study_id: str) -> AnswerRow:
 
 
 def configurations(result: StudyResult, study_id: str) -> RowTable:
-    """Return the table of a result's recommended configuration, its baseline and its candidate."""
+    """Return the table of the configurations that a result names: the recommended one, the baseline and the
+    candidate."""
     named = {"recommended": result.best, "baseline": result.baseline, "candidate": result.candidate}
     rows = [
         _measured_row(role, measured_rows.measured_config(contender, study_id), contender.config)
@@ -67,7 +69,8 @@ def configurations(result: StudyResult, study_id: str) -> RowTable:
 
 
 def best_so_far(study: Study) -> RowTable:
-    """Return the table of the fastest configuration of a study without a result, which nothing has confirmed."""
+    """Return the table of the fastest configuration so far of a study without a result; no run has confirmed this
+    configuration."""
     contender = study.best_so_far
     rows = (
         []
@@ -89,7 +92,7 @@ def known_configurations(known: BestConfig) -> RowTable:
 
 
 def speedup(compared: Speedup | None, study_id: str) -> RowTable:
-    """Return the table of a measured speed-up over the baseline; without rows if nothing was compared."""
+    """Return the table of a measured speed-up over the baseline; it has no rows if nothing was compared."""
     value = measured_rows.speedup_figure(compared, study_id)
     rows = [] if value is None else [AnswerRow(cells(comparison="candidate over baseline", speedup=value))]
     return RowTable("speedup", "Speed-up in paired runs", rows)
@@ -110,7 +113,8 @@ def rejected_row(rejection: Rejection) -> AnswerRow:
 
 
 def projected(projection: StudyProjection | None) -> RowTable:
-    """Return the table of the configurations that a study projects to its target, which nothing has measured."""
+    """Return the table of the configurations that a study projects to its target (a larger cluster); none of their
+    figures is measured."""
     if projection is None:
         return RowTable("target", "", [])
     source = f"projection from measurements on {counted(projection.measured_gpus, 'GPU')}"

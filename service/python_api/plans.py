@@ -19,9 +19,8 @@ from shardtune.service.python_api.rows import AnswerRow, DayFigure, RowTable, ce
 
 @dataclass(frozen=True, repr=False)
 class TrainingPlan(Result):
-    """Plan of a training run: the table `choices`, and the table `impossible` with the GPU counts on which nothing can
-    run, and why.
-    """
+    """Plan of a training run with two tables: `choices`, and `impossible`, which lists the GPU counts on which no
+    configuration can run, with the reasons."""
 
     values: Plan | None = None
     """All values of the plan."""

@@ -22,17 +22,16 @@ _STATE_DIR = ".shardtune"
 
 @dataclass(frozen=True, repr=False)
 class Predictions(Result):
-    """Predicted configurations: the table `fastest`, if a global batch is known, and the table `strategies`."""
+    """Predicted configurations in two tables: `fastest`, if a global batch is known, and `strategies`."""
 
     values: PredictionTable | None = None
-    """All predicted values: terms of the memory, parts of the step, assumptions."""
+    """All predicted values, including the terms of the memory, the parts of the step and the assumptions."""
 
 
 @dataclass(frozen=True, repr=False)
 class ExplainedConfig(Result):
-    """Explained configuration, with the tables `configuration` (together with the fastest one), `memory`, `step` and
-    `differences`.
-    """
+    """Explanation of one configuration, in the tables `configuration` (which also holds the fastest one), `memory`,
+    `step` and `differences`."""
 
     values: ExplainConfigAnswer | None = None
     """All values of the explanation."""
@@ -58,18 +57,19 @@ def predict(
     Args:
         model: preset, Hugging Face id, path, content of a `config.json`, or a study file.
         cluster: such as `8xh100`, or `local` for the machine that `shardtune measure-hardware` measured (default: the
-            study file's, or `local`).
+        study file's, or `local`).
         top: number of fastest configurations.
         space: limits of the search space, as in a study file: `{"backends": ["fsdp2"]}`.
         micro_batch: samples per forward pass and GPU of the table `strategies`.
-        gradient_accumulation: micro batches per step (default: as many as `global_batch` takes).
+        gradient_accumulation: micro batches per step (default: as many as `global_batch` needs).
         checkpointing: activation checkpointing of the table `strategies`: `none`, `selective` or `full`.
         hardware: output file of `shardtune measure-hardware --json`, in place of `cluster`.
         trace: whether to build the model and count its operations even if formulas for its architecture are known;
-            needs torch.
+        needs torch.
         allow_models: names of your own models that may run here to be traced.
         state_dir: folder of `shardtune tune`, for `cluster="local"`.
-        workload: `sequence_length`, `global_batch`, `precision`, `optimizer`, `adapter`, `attention`, `data`, `float8`.
+        workload: `sequence_length`, `global_batch`, `precision`, `optimizer`, `adapter`, `attention`, `data`,
+        `float8`.
 
     Raises:
         InputError: a value is unknown or wrong; each line names field, value and remedy.

@@ -23,7 +23,7 @@ Level = Literal["high", "medium", "low"]
 
 @dataclass(frozen=True, repr=False)
 class KnownBest(Result):
-    """Best known configuration of a training job: the tables `configurations` and `speedup`."""
+    """Best known configuration of a training job, in the tables `configurations` and `speedup`."""
 
     values: BestConfig | None = None
     """All values of the answer."""
@@ -45,13 +45,14 @@ def best(
         model: preset, Hugging Face id, path, content of a `config.json`, or a study file.
         cluster: such as `8xh100`.
         match: `nearest` accepts the answer of a similar job and says in what it differs.
-        lowest_confidence: least confidence to accept.
-        service: address or client of a service (default: `SHARDTUNE_SERVICE_URL`, else that of `shardtune serve`).
+        lowest_confidence: lowest confidence that is accepted.
+        service: address or client of a service (default: `SHARDTUNE_SERVICE_URL`, or without it the default address
+        of `shardtune serve`).
         key_file: file with the API key (default: `SHARDTUNE_API_KEY` or `SHARDTUNE_API_KEY_FILE`).
         workload: `sequence_length` and `global_batch`, and the other fields of `predict`.
 
     Raises:
-        InputError: a value is wrong, nothing is known for this job, or the service rejects the key.
+        InputError: a value is wrong, no configuration is known for this job, or the service rejects the key.
         PlatformFailure: the service does not answer.
     """
     with python_errors(), predictor.input_errors():

@@ -15,22 +15,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class Result:
-    """Answer with its tables. `print` shows it as text, a notebook as HTML."""
+    """Answer with its tables; `print` shows it as text, and a notebook shows it as HTML."""
 
     summary: str
-    """Answer in one or two sentences."""
+    """Summary of the answer in one or two sentences."""
     tables: tuple[RowTable, ...]
-    """Tables of the answer, the most important one first."""
+    """Tables of the answer, starting with the most important one."""
     subject: str = ""
-    """Model, cluster and workload in words."""
+    """Description of the model, cluster and workload."""
     notes: tuple[str, ...] = ()
-    """Assumptions that nobody checked, and warnings."""
+    """Warnings, and assumptions that were not checked."""
 
     def records(self, table: str | None = None) -> list[dict[str, Any]]:
         """Return a table's rows as flat dictionaries; `table`: its name (default: the first table).
 
-        A figure takes five keys: `speed`, `speed_low`, `speed_high` (its band), `speed_unit` and `speed_basis`
-        (`measured`, `projected` or `predicted`). Knobs of the configuration have keys such as `config.micro_batch`.
+        A value with a unit, such as the speed, takes five keys: `speed`, `speed_low`, `speed_high` (its band),
+        `speed_unit` and `speed_basis` (`measured`, `projected` or `predicted`). Knobs of the configuration have keys
+        such as `config.micro_batch`.
 
         Raises:
             ValueError: the answer has no table of this name.

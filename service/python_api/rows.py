@@ -11,7 +11,7 @@ from shardtune.tuner.search.space.flat import flatten
 
 
 class DayFigure(NamedTuple):
-    """Date with the ends of its range, as a counterpart of `Figure` for dates."""
+    """Date with its earliest and latest possible date, as a counterpart of `Figure` for dates."""
 
     value: date
     low: date | None
@@ -23,7 +23,8 @@ class DayFigure(NamedTuple):
 
 
 Cell = Figure | DayFigure | str | int | float | bool | None
-"""Value of a table cell: a figure, or a value that nobody measured or predicted, such as a name."""
+"""Value of a table cell: a figure (a value with its unit and range), or a value that was neither measured nor
+predicted, such as a name."""
 
 
 @dataclass(frozen=True)
@@ -31,14 +32,13 @@ class AnswerRow:
     """AnswerRow of a table."""
 
     cells: Mapping[str, Cell]
-    """Cells by name, in the order of the columns."""
+    """Cells by the names of their columns, in the order of the columns."""
     config: TrialConfig | None = None
-    """Configuration of the row. Its knobs appear in `record`, but not in the row's HTML."""
+    """Configuration that the row describes. Its knobs appear in `record`, but not in the row's HTML."""
 
     def record(self) -> dict[str, Any]:
-        """Return the row as a flat dictionary: a figure takes a key for its value, and keys that end with `_low`,
-        `_high`, `_unit` and `_basis`; knobs have keys that begin with `config.`.
-        """
+        """Return the row as a flat dictionary. A figure takes a key for its value, and further keys that end with
+        `_low`, `_high`, `_unit` and `_basis`. Knobs have keys that begin with `config.`."""
         flat: dict[str, Any] = {}
         for name, cell in self.cells.items():
             if isinstance(cell, Figure | DayFigure):
@@ -53,7 +53,7 @@ class AnswerRow:
 
 @dataclass(frozen=True)
 class RowTable:
-    """Table: rows with a name and a caption."""
+    """Table of an answer: rows, with a name and a caption."""
 
     name: str
     """Name for `records` and `to_pandas`."""
@@ -63,7 +63,7 @@ class RowTable:
     """Sentence below the rows."""
 
     def columns(self) -> list[str]:
-        """Return the names of the columns that have a value in any row."""
+        """Return the names of the columns that have a value in at least one row."""
         names = dict.fromkeys(name for row in self.rows for name in row.cells)
         return [name for name in names if any(row.cells.get(name) is not None for row in self.rows)]
 

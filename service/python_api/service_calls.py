@@ -19,8 +19,9 @@ _REMEDY = "check that it runs there, or name another with service="
 def open_client(service: ServiceLike | None, key_file: str | Path | None = None) -> ServiceClient:
     """Return a client; no request is sent yet.
 
-    `service`: by default the address in `SHARDTUNE_SERVICE_URL`, else that of `shardtune serve`. `key_file`: file with the
-    API key; by default the key of `SHARDTUNE_API_KEY` or `SHARDTUNE_API_KEY_FILE`.
+    `service`: by default the address in `SHARDTUNE_SERVICE_URL`, or without this variable the default address of
+    `shardtune serve`. `key_file`: file with the API key; by default the key of `SHARDTUNE_API_KEY` or
+    `SHARDTUNE_API_KEY_FILE`.
 
     Raises:
         InputError: the key's file cannot be read.
@@ -34,6 +35,7 @@ def open_client(service: ServiceLike | None, key_file: str | Path | None = None)
 
 @contextmanager
 def service_errors() -> Iterator[None]:
-    """Turn a rejected request into an `InputError`, and a service that does not answer into a `PlatformFailure`."""
+    """Convert a request that the service rejected to an `InputError`, and a service that does not answer to a
+    `PlatformFailure`."""
     with python_errors(), connection.service_errors(_REMEDY):
         yield

@@ -24,7 +24,8 @@ from shardtune.service.trackers.callbacks import CallbackFeed, StudyCallback
 
 @dataclass(frozen=True, repr=False)
 class StudyStatus(Result):
-    """State of a study: the table `configurations`, with the answer or the fastest configuration so far."""
+    """State of a study, in the table `configurations`. It contains the answer or, while there is none, the fastest
+    configuration so far."""
 
     values: Study | None = None
     """Study as the service stores it."""
@@ -32,7 +33,8 @@ class StudyStatus(Result):
 
 @dataclass(frozen=True, repr=False)
 class StudyTrials(Result):
-    """Trials of a study: the table `trials`, and the table `rejected` of those that were predicted not to fit."""
+    """Trials of a study, in the table `trials`, and configurations that were predicted not to fit, in the table
+    `rejected`."""
 
     values: tuple[Trial, ...] = ()
     """Trials as the service stores them, with their runs."""
@@ -40,14 +42,15 @@ class StudyTrials(Result):
 
 @dataclass(frozen=True, repr=False)
 class StudyAnswer(Result):
-    """Answer of a study: the tables `configurations`, `speedup` and `target`."""
+    """Answer of a study, in the tables `configurations`, `speedup` and `target`."""
 
     values: StudyResult | None = None
     """Result as the service stores it."""
 
 
 class StudyHandle:
-    """Study of a service. A notebook shows its state; `with` closes the connections at the end."""
+    """Study that a service stores. A notebook shows its state; used in a `with` statement, it closes its connections
+    at the end."""
 
     def __init__(
         self,
@@ -60,8 +63,8 @@ class StudyHandle:
 
         Args:
             study_id: id of the study; `last` means the newest study that the API key can see.
-            service: address or client of the service (default: `SHARDTUNE_SERVICE_URL`, else that of `shardtune
-                serve`).
+            service: address or client of the service (default: `SHARDTUNE_SERVICE_URL`, or without it the default
+            address of `shardtune serve`).
             key_file: file with the API key (default: `SHARDTUNE_API_KEY` or `SHARDTUNE_API_KEY_FILE`).
 
         Raises:
@@ -90,12 +93,12 @@ class StudyHandle:
         """Create a study, which a worker of the service measures: it costs GPU-seconds, up to its budget.
 
         Args:
-            model: preset, Hugging Face id, path, content of a `config.json`, or a study file, whose fields apply unless
-                other arguments override them.
+            model: preset, Hugging Face id, path, content of a `config.json`, or a study file, whose fields apply
+            unless other arguments override them.
             cluster: cluster of one of the service's workers (default: the study file's, or that of the only worker).
             study_id: id of the new study (default: chosen by the service).
-            service: address or client of the service (default: `SHARDTUNE_SERVICE_URL`, else that of `shardtune
-                serve`).
+            service: address or client of the service (default: `SHARDTUNE_SERVICE_URL`, or without it the default
+            address of `shardtune serve`).
             key_file: file with the API key (default: `SHARDTUNE_API_KEY` or `SHARDTUNE_API_KEY_FILE`).
             fields: other fields of a study file: `{"budget": {"max_trials": 20}, "baseline": {...}}`.
             workload: `sequence_length`, `global_batch` and the other fields of a study file's workload.
@@ -169,12 +172,13 @@ class StudyHandle:
     def wait(
         self, timeout_s: float | None = None, *, callbacks: Sequence[StudyCallback] = (), poll_s: float = 2.0
     ) -> StudyStatus:
-        """Follow the study until it ends, and return its last state. Ctrl-C stops only the waiting; the study continues.
+        """Follow the study until it ends, and return its last state. Ctrl-C stops only the waiting; the study
+        continues.
 
         Args:
             timeout_s: seconds to wait (default: no limit).
-            callbacks: receivers of each ended trial and of the answer, such as `MlflowCallback()`. An exception of a
-                callback ends the waiting, not the study.
+            callbacks: objects that receive each ended trial and the answer, such as `MlflowCallback()`. An exception
+            of a callback ends the waiting, not the study.
             poll_s: seconds between two requests.
 
         Raises:
@@ -203,9 +207,8 @@ class StudyHandle:
         return self.status()
 
     def close(self) -> None:
-        """Close the connections to the service, unless they belong to a client that the caller has passed; the study
-        continues.
-        """
+        """Close the connections to the service, unless they belong to a client that the caller has passed. The study
+        continues."""
         if self._is_own_client:
             self._client.close()
 

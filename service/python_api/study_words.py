@@ -20,7 +20,8 @@ def subject(study: Study) -> str:
 
 
 def state(study: Study) -> str:
-    """Describe the state of a study: phase, trials and GPU-seconds so far, and the verdict of an ended one."""
+    """Describe the state of a study: its phase, its trials and GPU-seconds so far and, once it has ended, its
+    verdict."""
     counts = ", ".join(f"{count} {name}" for name, count in summary.trial_counts(study.trials).items())
     phase = f" ({study.phase.value.replace('_', ' ')})" if study.state.is_open else ""
     verdict = "" if study.result is None else f" Verdict: {verdict_text(study.result)}."
@@ -33,12 +34,12 @@ def state(study: Study) -> str:
 
 
 def answer(result: StudyResult) -> str:
-    """Describe the answer of a study: recommended configuration and verdict."""
+    """Describe the answer of a study: the recommended configuration and the verdict."""
     return f"Recommended: {result.best.description}. Verdict: {verdict_text(result)}."
 
 
 def reasons(study: Study, result: StudyResult, trials: Sequence[Trial]) -> tuple[str, ...]:
-    """Return the reasons for and against believing a study's answer, followed by the answer's notes."""
+    """Return the reasons for and against believing a study's answer, followed by the notes of the answer."""
     marks = {"good": "for the answer", "warn": "warning", "bad": "against the answer"}
     believed = (
         f"{marks[reason.tone]}: {reason.text}" if reason.tone in marks else reason.text

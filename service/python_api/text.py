@@ -15,7 +15,7 @@ _WIDTH = 160
 
 
 def answer(summary: str, subject: str, tables: Sequence[RowTable], notes: Sequence[str]) -> str:
-    """Return the summary, tables and notes of an answer as lines of text."""
+    """Return an answer as lines of text: its summary, its tables and its notes."""
     lines = io.StringIO()
     # In a notebook, Rich would show the lines at once instead of writing them to the file.
     console = Console(

@@ -19,7 +19,7 @@ def heading(name: str) -> str:
 
 
 def plain(cell: Cell) -> str:
-    """Return the text of a table cell that contains no figure."""
+    """Return the text of a table cell whose value is not a figure (a number with unit and range)."""
     if isinstance(cell, bool):
         return "yes" if cell else "no"
     if isinstance(cell, int):
@@ -33,19 +33,20 @@ def value(figure: Figure | DayFigure) -> str:
 
 
 def band(figure: Figure | DayFigure) -> str:
-    """Return the range of a figure, such as `7,321 to 14,140`; empty if it has none."""
+    """Return the range of a figure, such as `7,321 to 14,140`; empty if the figure has no range."""
     return "" if figure.low is None or figure.high is None else f"{_amount(figure.low)} to {_amount(figure.high)}"
 
 
 def _amount(amount: float | date) -> str:
-    """Format a date, or a number: without decimals from 100 on, else with up to four digits."""
+    """Format a date or a number. Numbers of at least 100 have no decimals; smaller ones have up to four digits."""
     if isinstance(amount, date):
         return amount.isoformat()
     return f"{amount:,.0f}" if abs(amount) >= 100 else f"{amount:,.4g}"
 
 
 def bands(table: RowTable) -> list[str]:
-    """Return one sentence for each kind of range in a table: what the range means, and which columns have it."""
+    """Return one sentence for each kind of range in a table, which says what the range means and which columns have
+    it."""
     columns: dict[str, dict[str, None]] = {}
     for row in table.rows:
         for name, cell in row.cells.items():

@@ -19,13 +19,13 @@ BACKENDS: dict[str, BackendWords] = {
 
 
 def backend_name(kind: str) -> str:
-    """Return a backend's display name, or the stored kind if the backend no longer exists."""
+    """Return the display name of a backend; if the backend no longer exists, return the stored name."""
     # Stored studies outlive the code: a removed backend must still be shown.
     return BACKENDS[kind].name if kind in BACKENDS else kind
 
 
 def short_name(kind: str) -> str:
-    """Return a backend's display name without its vendor: `ZeRO`."""
+    """Return a backend's display name without its vendor, such as `ZeRO` for DeepSpeed ZeRO."""
     return backend_name(kind).removeprefix("DeepSpeed ")
 
 

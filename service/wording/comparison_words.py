@@ -15,7 +15,7 @@ _NONE, _NO_KNOB = "–", "n/a"
 
 @dataclass(frozen=True)
 class ComparedLine:
-    """Line of a comparison table: one property of every compared configuration."""
+    """Row of a table that compares configurations; it shows one property of each of them."""
 
     name: str
     values: tuple[str, ...]
@@ -23,17 +23,18 @@ class ComparedLine:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no compared configuration has a value in this row."""
+        """Whether none of the compared configurations has a value in this row."""
         return all(value in (_NONE, _NO_KNOB) for value in self.values)
 
     @property
     def is_partial(self) -> bool:
-        """Whether the row's knob is missing in the backend of some configuration, and equal in all others."""
+        """Whether the row's knob is missing in the backends of some compared configurations, and has the same value in
+        all others."""
         return self.has_missing and len(set(self.values)) <= 2
 
     @property
     def has_missing(self) -> bool:
-        """Whether the row's knob is missing in the backend of some configuration."""
+        """Whether the row's knob is missing in the backend of at least one compared configuration."""
         return _NO_KNOB in self.values
 
 
@@ -64,7 +65,8 @@ def figure_rows(compared: Comparison) -> tuple[ComparedLine, ...]:
 
 
 def training_rows(sides: Sequence[ComparedConfig]) -> tuple[ComparedLine, ...]:
-    """Return the rows of the comparison table with the trained model, batch and precision, and the cluster."""
+    """Return the rows of the comparison table that say what was trained and where: model, batch, precision and
+    cluster."""
     return (
         _row("model", [side.model for side in sides]),
         _row("cluster", [cluster_with_memory(side.cluster) for side in sides]),
@@ -80,7 +82,7 @@ def training_rows(sides: Sequence[ComparedConfig]) -> tuple[ComparedLine, ...]:
 
 
 def knob_rows(compared: Comparison) -> tuple[ComparedLine, ...]:
-    """Return one row of the comparison table per knob (tuned parameter); knobs that differ come first."""
+    """Return one row of the comparison table for each knob (tuned parameter), starting with the knobs that differ."""
     tables = [flatten(side.config) for side in compared.configs]
     differing = {difference.knob for difference in compared.differences}
     names = dict.fromkeys(name for table in tables for name in table)

@@ -4,11 +4,11 @@ from shardtune.api_schemas.studies.study_cost import ExpectedGain, Range, StudyC
 from shardtune.service.wording import study_words
 
 _WHOLE_HOURS = 10.0
-"""GPU-hours from which no decimals are shown: `.2g` would write 120 as `1.2e+02`."""
+"""Number of GPU-hours from which no decimals are shown; the number format `.2g` would write 120 as `1.2e+02`."""
 
 
 def cost_rows(cost: StudyCost, *, on_cpu: bool) -> list[tuple[str, str]]:
-    """Return the estimated cost of a study as rows of a name and a text."""
+    """Return the estimated cost of a study as rows, each with a name and a text."""
     unknown = "not known: step times of this model or hardware cannot be predicted"
     hours = "rank-hours" if on_cpu else "GPU-hours"
     return [

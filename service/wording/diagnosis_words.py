@@ -74,7 +74,8 @@ def findings_in_words(diagnosis: Diagnosis) -> list[str]:
 
 
 def expected_in_words(diagnosis: Diagnosis) -> str:
-    """Compare each part of a training step with its prediction, the largest error first; empty without a prediction."""
+    """Compare each part of a training step with its prediction, and list the largest error first; empty if the step
+    was not predicted."""
     if not diagnosis.expected:
         return ""
     parts = (
@@ -101,7 +102,7 @@ def expected_saving(finding: Finding) -> str:
 
 
 def remedy_in_words(attempt: RemedyResult) -> str:
-    """Describe a remedy of a finding that was measured: `+11 % [7, 14] (9 paired runs, study-1)`."""
+    """Describe the measured effect of a finding's remedy on the speed: `+11 % [7, 14] (9 paired runs, study-1)`."""
     runs = f"{attempt.pairs} paired runs, {attempt.study_id}"
     if attempt.outcome == "does_not_run":
         return f"does not run: {attempt.why} ({attempt.study_id})"
@@ -118,20 +119,19 @@ def remedy_in_words(attempt: RemedyResult) -> str:
 
 
 def summary_sentences(diagnosis: Diagnosis) -> list[str]:
-    """Return the three summary sentences of a diagnosis: the parts of the step, its communication, and the rank that
-    the other ranks wait for.
-    """
+    """Return three sentences that sum up a diagnosis: the parts of the step, its communication, and the rank that the
+    other ranks wait for."""
     return [_step_sentence(diagnosis), _communication_sentence(diagnosis), _late_rank_sentence(diagnosis)]
 
 
 def memory_in_words(moment: MemoryMoment) -> str:
-    """Describe the peak memory of the rank that used the most memory in a profiled run."""
+    """Describe the peak memory in a profiled run, for the rank that used the most memory."""
     description = moment.describe()
     return f"{description[:1].upper()}{description[1:]}."
 
 
 def columns_in_words(diagnosis: Diagnosis) -> str:
-    """Explain those columns of the diagnosis table that have no self-explanatory names."""
+    """Explain those columns of the diagnosis table whose names are not self-explanatory."""
     if diagnosis.device == "cpu":
         explanation = "host: time in no other part (Python, dispatch); idle: measured on GPUs only"
     else:
@@ -145,7 +145,7 @@ def fraction_of_step(part_s: float, diagnosis: Diagnosis) -> float:
 
 
 def bytes_in_words(count: float) -> str:
-    """Format a number of bytes in the largest binary unit that gives at least 1, for memory and bucket sizes."""
+    """Format a size of memory or of a bucket in the largest binary unit in which it is at least 1."""
     for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if count >= size:
             return f"{count / size:.1f} {unit}"
@@ -153,8 +153,8 @@ def bytes_in_words(count: float) -> str:
 
 
 def speed_in_words(bytes_per_s: float) -> str:
-    """Format a speed in decimal units: GB/s, as link speeds and nccl-tests do, and MB/s, kB/s or B/s for smaller
-    speeds."""
+    """Format a speed in decimal units, as link speeds and nccl-tests do: in GB/s, or in MB/s, kB/s or B/s if it is
+    smaller."""
     for unit, size in (("GB/s", 1e9), ("MB/s", 1e6), ("kB/s", 1e3)):
         if bytes_per_s >= size:
             return f"{bytes_per_s / size:.3g} {unit}"

@@ -29,9 +29,8 @@ def knob_value(name: str, value: Any) -> str:
 
 
 def distinct_descriptions(configs: Sequence[TrialConfig]) -> list[str]:
-    """Describe each configuration of a list; equal descriptions are followed by the differing knobs: `DDP, micro batch
-    2 (static graph yes)`.
-    """
+    """Describe each configuration of a list. Configurations with equal descriptions also get the knobs in which they
+    differ: `DDP, micro batch 2 (static graph yes)`."""
     alike = defaultdict(list)
     for index, config in enumerate(configs):
         alike[config.describe()].append(index)
@@ -47,15 +46,15 @@ def distinct_descriptions(configs: Sequence[TrialConfig]) -> list[str]:
 
 
 def describe_trials(trials: Sequence[Trial]) -> dict[int, str]:
-    """Describe the trials of a study, by number; trials that differ in a knob get different descriptions."""
+    """Return a description of each trial of a study, by the trial's number; trials that differ in a knob get different
+    descriptions."""
     descriptions = distinct_descriptions([trial.config for trial in trials])
     return {trial.number: text for trial, text in zip(trials, descriptions, strict=True)}
 
 
 def changed_knobs(result: StudyResult) -> str:
     """List the knobs in which the best configuration differs from the baseline: `micro batch 1 → 4, static graph no →
-    yes`; empty if it is the baseline.
-    """
+    yes`. Empty if the baseline is the best configuration."""
     baseline, best = flatten(result.baseline.config), flatten(result.best.config)
     # Knobs that only one of the backends has are left out: the description already names the backends.
     knobs = [knob for knob in best if knob in baseline and baseline[knob] != best[knob]]

@@ -14,8 +14,9 @@ _PHASES = {
     "search": "trials run, each measured by itself",
     "final_comparison": "the fastest trials and the baseline run in pairs, which decide",
 }
-"""Sentence of a study's phase, by the phase's name. Phase `done` has none, as the end of a study is a separate
-event. An extended study returns to either phase without repeating earlier ones."""
+"""Sentence for each phase of a study, by the phase's name. The phase `done` has no sentence, because the end of a
+study is a separate event. The sentences also fit an extended study, which enters a phase again without repeating
+earlier runs."""
 _ORIGINS = {
     "baseline": "your baseline",
     "default": "a documented default, for comparison",
@@ -45,7 +46,8 @@ SHOWN = (
     EventType.TRIAL_PRUNED,
     EventType.RUN_ENDED,
 )
-"""Types of events that a study's log describes in a sentence; other types would only repeat what these say."""
+"""Types of events that a study's log describes in a sentence. Events of other types are left out: they would only
+repeat these."""
 
 
 def event_sentence(

@@ -10,9 +10,8 @@ _UUID_CHARACTERS = 12
 
 
 def hosts(inventory: Inventory) -> str:
-    """List a worker's hosts as `n0 (eth0), n1 (eth0)`, or its partition as `cpu0, cpu1 of n0`; empty for one complete
-    host or unknown hosts.
-    """
+    """List a worker's hosts as `n0 (eth0), n1 (eth0)`, or the part of a host that it uses as `cpu0, cpu1 of n0`. Empty
+    if the worker uses one complete host, or its hosts are unknown."""
     if inventory.host_partition is not None:
         devices = [device[:_UUID_CHARACTERS] for device in inventory.host_partition.devices]
         return f"{listing(devices)} of {inventory.details.get('host') or inventory.host_partition.host}"
@@ -31,6 +30,6 @@ def _host_text(host: object) -> str:
 
 
 def listing(names: Sequence[str]) -> str:
-    """List the first names and count the rest: `n0, n1 and 3 more`."""
+    """List the first names of a list and count the others: `n0, n1 and 3 more`."""
     more = len(names) - _MOST_NAMES
     return ", ".join(names[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")

@@ -13,9 +13,9 @@ class KnobWords(NamedTuple):
     help: str
     """Explanation of the knob in one sentence."""
     name: str = ""
-    """Display name of the knob; empty: derived from the knob's own name."""
+    """Display name of the knob; if empty, the name is derived from the knob's own name."""
     values: Mapping[str, str] = {}
-    """Display texts of the knob's values that are not self-explanatory, shown after the knob's name."""
+    """Display texts for those values of the knob that are not self-explanatory; a text follows the knob's name."""
 
 
 # Each text ends up in a `title` attribute on a page, so that it is plain text without markup but for backquotes.
@@ -41,7 +41,8 @@ _WORD_SPELLINGS = {
 
 
 def knob_name(name: str) -> str:
-    """Return the display name of a knob (tuned parameter); stored configurations keep the knob's own name."""
+    """Return the display name of a knob (tuned parameter). It is for people only: stored configurations use the knob's
+    own name."""
     display_name = KNOBS[name].name if name in KNOBS else ""
     return display_name or " ".join(_WORD_SPELLINGS.get(word, word) for word in name.split("_"))
 

@@ -8,25 +8,25 @@ from shardtune.api_schemas.studies.study import Study
 from shardtune.api_schemas.studies.study_result import StudyResult
 
 FEWEST_MORE_PAIRS = 6
-"""Minimum number of further paired runs to propose, so that the candidate may be slower in one of them and still
-win."""
+"""Minimum number of additional paired runs to propose. With this number, the candidate can be slower in one of the
+pairs and still win."""
 
 
 @dataclass(frozen=True)
 class MorePairs:
-    """Further paired runs that should decide an open verdict."""
+    """Additional paired runs that should decide an open verdict."""
 
     pairs: int
-    """Number of pairs to add, with an allowance for pairs in which the candidate is slower."""
+    """Number of pairs to add, including spare pairs in case the candidate is slower in some."""
     needed: int
-    """Number of pairs that decide if the candidate is faster in all of them."""
+    """Number of additional pairs that would decide the verdict if the candidate is faster in all of them."""
     waits_for_quiet: bool
     """Whether the runs have to wait for a quiet machine."""
 
 
 def more_pairs(study: Study, result: StudyResult) -> MorePairs | None:
-    """Return the further paired runs that should decide a verdict; None for a decided verdict, and where pairs would
-    not help."""
+    """Return the additional paired runs that should decide a verdict; None if the verdict is decided, or more pairs
+    would not help."""
     allowed = MOST_PAIRS - study.spec.budget.max_pairs
     if result.too_busy is not None:
         needed = math.ceil(result.too_busy.missing_runs / 2)

@@ -23,7 +23,7 @@ def day_band(hours: Band) -> Band:
 
 
 def days(row: PlanRow) -> str:
-    """Format the days that a plan's row takes, with their 90 % band: `53.3 (34.0–83.8)`."""
+    """Format the number of days that a row of a plan takes, with its 90 % band: `53.3 (34.0–83.8)`."""
     return band(day_band(row.hours), "{:,.1f}".format)
 
 
@@ -39,8 +39,8 @@ def finish(row: PlanRow) -> str:
 
 
 def choices(plan: Plan) -> list[tuple[str, PlanRow | None, str]]:
-    """Return the choices that a plan proposes, such as the cheapest row: name, row, and the text shown where no row
-    qualifies."""
+    """Return the choices that a plan proposes, such as the cheapest row. Each has its name, its row, and the text that
+    is shown if no row qualifies."""
     in_time = f"cheapest that ends by {plan.deadline}" if plan.deadline is not None else "cheapest"
     missing = "no row is expected to" if plan.deadline is not None else "no row"
     rows: list[tuple[str, PlanRow | None, str]] = [(in_time, plan.cheapest_in_time, missing)]

@@ -6,25 +6,25 @@ from dataclasses import dataclass
 from shardtune.service.wording.answers.trust_line import Trust
 
 _MOST_SHOWN = 3
-"""Maximum number of reasons for an answer, and of reasons against it, that are shown unfolded."""
+"""Maximum number of supporting reasons, and of opposing reasons, that the page shows unfolded."""
 _AGAINST = ("bad", "warn")
-"""Tones of reasons against an answer, the most serious first."""
+"""Tones of reasons against an answer; the most serious comes first."""
 
 
 @dataclass(frozen=True)
 class Reasons:
-    """Reasons for and against a study's answer, in the order in which its page shows them."""
+    """Reasons for and against believing a study's answer, in the order in which its page shows them."""
 
     supporting: tuple[str, ...]
     opposing: tuple[Trust, ...]
     others: tuple[Trust, ...]
-    """Further reasons, neutral remarks, and each shown reason whose short form leaves its figures out; the page shows
-    them folded."""
+    """Reasons that the page shows folded: further reasons, neutral remarks, and the full text of each shown reason
+    whose short form leaves its figures out."""
 
 
 def reasons(trust: Sequence[Trust], sentence: str, speeds: Sequence[Trust] = ()) -> Reasons:
-    """Choose the reasons to show beside the answer's `sentence`, without reasons that repeat it. `speeds`: lines about
-    the measured speeds, for the folded part."""
+    """Choose the reasons to show beside the `sentence` of the answer, and leave out reasons that repeat it. `speeds`:
+    lines about the measured speeds, which join the folded reasons."""
     # The sentence itself may say why a machine was too busy: a reason that repeats it tells nothing.
     said = sentence.lower()
     new = [reason for reason in trust if reason.brief is not None or reason.text.lower() not in said]
@@ -41,6 +41,7 @@ def reasons(trust: Sequence[Trust], sentence: str, speeds: Sequence[Trust] = ())
 
 
 def with_speeds(trust: Sequence[Trust], others: Sequence[Trust], speeds: Sequence[Trust]) -> tuple[Trust, ...]:
-    """Return `others` with the lines about speeds after the first reason, which is about the pairs."""
+    """Return `others` (the folded reasons) with the lines about speeds inserted after the first reason, which is about
+    the pairs of runs."""
     at = 1 if others and others[0] is trust[0] else 0
     return (*others[:at], *speeds, *others[at:])

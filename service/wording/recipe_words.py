@@ -9,7 +9,8 @@ _TONES = {LossVerdict.AS_WELL: "good", LossVerdict.WORSE: "bad", LossVerdict.UND
 
 
 def speed_text(recipe: ConsideredRecipe) -> str:
-    """Describe the measured speed of a considered recipe, and its ratio to the speed of the recipe that the study states."""
+    """Describe the measured speed of a recipe (a precision, an optimizer or float8) that a study considers, and its
+    ratio to the speed of the recipe that the study states."""
     if recipe.tokens_per_s_per_gpu is None:
         return "speed not measured"
     rates = f"{study_words.rate(recipe.tokens_per_s_per_gpu)} tokens/s/GPU"
@@ -22,8 +23,8 @@ def speed_text(recipe: ConsideredRecipe) -> str:
 
 
 def memory_text(recipe: ConsideredRecipe) -> str:
-    """Describe the peak memory of a considered recipe, and that of the recipe that the study states; empty if not
-    measured."""
+    """Describe the peak memory of a recipe (a precision, an optimizer or float8) that a study considers, and of the
+    recipe that it states; empty if they were not measured."""
     if recipe.peak_gib is None:
         return ""
     own = study_words.memory(recipe.peak_gib)
@@ -31,7 +32,8 @@ def memory_text(recipe: ConsideredRecipe) -> str:
 
 
 def loss_text(loss: LossComparison) -> str:
-    """Describe how a recipe changes the training loss, in a sentence that begins with the verdict."""
+    """Describe how a recipe (a precision, an optimizer or float8) changes the training loss, in a sentence that begins
+    with the verdict."""
     low, high = loss.interval
     difference = f"loss {loss.difference:+.4f} [{low:+.4f}, {high:+.4f}] against {loss.stated_loss:.4f}"
     basis = f"in the last {loss.compared_steps} of {loss.steps} steps on the same data"
@@ -44,7 +46,8 @@ def loss_text(loss: LossComparison) -> str:
 
 
 def _failure_text(recipe: ConsideredRecipe, failure: str) -> str:
-    """Describe a failed run of a recipe's comparison, and how many pairs of runs before it still count."""
+    """Describe a failed run of the comparison of a recipe (a precision, an optimizer or float8), and how many pairs of
+    runs before the failure still count."""
     if recipe.tokens_per_s_per_gpu is None or recipe.stated_tokens_per_s_per_gpu is None:
         return f"not compared: {failure}"
     pairs = len(recipe.ratios)
@@ -53,7 +56,8 @@ def _failure_text(recipe: ConsideredRecipe, failure: str) -> str:
 
 
 def lines(recipe: ConsideredRecipe) -> tuple[Trust, ...]:
-    """Describe a recipe in lines, each with a tone: its effect on the loss, its speed and memory, and notes."""
+    """Describe a recipe (a precision, an optimizer or float8) in lines about its effect on the loss, its speed and
+    memory, with notes; each line has a tone."""
     described = [] if recipe.loss is None else [Trust(_TONES[recipe.loss.verdict], loss_text(recipe.loss))]
     if recipe.failure is not None:
         described.append(Trust("bad", _failure_text(recipe, recipe.failure)))

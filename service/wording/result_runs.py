@@ -12,23 +12,25 @@ from shardtune.api_schemas.trials.trial import Run, RunPurpose, Trial, TrialStat
 
 @dataclass(frozen=True)
 class ResultRuns:
-    """Complete trials of a study, and the validation runs of the final comparison that gave its result."""
+    """Runs that a study's result rests on: its complete trials, and the validation runs of the final comparison."""
 
     complete: tuple[TrialConfig, ...] = ()
-    """Configurations that were measured in full; pruned and infeasible ones are left out."""
+    """Configurations of the trials that were measured in full; pruned and infeasible trials are left out."""
     validation_runs: Mapping[int, tuple[Measurement, ...]] = field(default_factory=dict)
     """Measurements of the complete validation runs, by trial number."""
     best_search_run: Measurement | None = None
     """Measurement of the search run of the recommended trial."""
     block_speeds: Mapping[int, Mapping[int, float]] = field(default_factory=dict)
-    """Speed in tokens per second and GPU of each trial that ran in a comparison block, by the block's number."""
+    """Speeds in tokens per second and GPU, by the number of the comparison block (group of runs made right after each
+    other) and by trial number."""
 
     def runs_of(self, number: int) -> tuple[Measurement, ...]:
         """Return the validation runs of a trial."""
         return self.validation_runs.get(number, ())
 
     def repeated_besides(self, *numbers: int) -> tuple[int, ...]:
-        """Return the numbers of the trials with a validation run, except the given numbers."""
+        """Return the numbers of the trials that have a validation run, without the numbers that the arguments
+        exclude."""
         return tuple(sorted(number for number, runs in self.validation_runs.items() if runs and number not in numbers))
 
 
@@ -37,7 +39,7 @@ def result_runs(
 ) -> ResultRuns:
     """Return the runs that a study's result rests on, taken from `trials`.
 
-    `complete`: configurations measured in full, where `trials` are not all trials of the study.
+    `complete`: configurations that were measured in full; give them if `trials` does not hold all trials of the study.
     """
     # A study that was extended may run another comparison while its previous answer stands.
     number = result.final_comparison.number if result.final_comparison is not None else None
@@ -53,7 +55,8 @@ def result_runs(
 
 
 def _block_speeds(trials: Sequence[Trial], comparison: int | None) -> dict[int, dict[int, float]]:
-    """Return the speeds of the validation runs of a final comparison, by comparison block and trial number."""
+    """Return the speeds of the validation runs of a final comparison, by number of the comparison block and by trial
+    number."""
     speeds: dict[int, dict[int, float]] = {}
     for trial in trials:
         for run in trial.runs:
@@ -68,7 +71,8 @@ def _measured(trial: Trial, purpose: RunPurpose, comparisons: tuple[int | None, 
 
 
 def _compared(run: Run, purpose: RunPurpose, comparisons: tuple[int | None, ...]) -> Measurement | None:
-    """Return the measurement of a complete run of this purpose and final comparison; None for other runs."""
+    """Return the measurement of a run if the run is complete and has the given purpose and final comparison, else
+    None."""
     is_complete = run.purpose == purpose and run.state is TrialState.COMPLETE and run.final_comparison in comparisons
     # Extended and whole steps are no repeats of each other.
     return run.measurement if is_complete and not run.is_whole_step else None

@@ -64,7 +64,8 @@ def tick(ended: Tick, zone: str) -> str:
 
 
 def tick_result(ended: Tick) -> str:
-    """Describe the result of a schedule's tick, to follow the tick's time: ` by hand: requested 3 retunes`."""
+    """Describe the result of a schedule's tick as text that follows the tick's time: ` by hand: requested 3
+    retunes`."""
     by = " by hand" if ended.kind == "manual" else ""
     action: str = ended.state
     if ended.state == "started":
@@ -83,9 +84,8 @@ def cause(kind: str, changed_fields: Sequence[str] = ()) -> str:
 
 
 def outcome(retune: Retune) -> str:
-    """Describe the outcome of a retune, or its state before the end: `replaced (+12.3 % [10.1, 14.6])`, `kept`,
-    `running`.
-    """
+    """Describe the outcome of a retune, or the state of a retune that has not ended: `replaced (+12.3 % [10.1,
+    14.6])`, `kept`, `running`."""
     if retune.state is not RetuneState.ENDED or retune.outcome is None:
         return retune.state.value
     if retune.outcome is RetuneOutcome.REPLACED and retune.gain is not None:

@@ -29,8 +29,8 @@ _RUN_NAMES = {
 
 
 def trained_parts(workload: Workload) -> tuple[str, ...]:
-    """Describe the unusual parts of a workload: float8, an optimizer other than the default, an adapter, samples of
-    several lengths."""
+    """Describe the parts of a workload that differ from the usual: float8, an optimizer other than the default, an
+    adapter, samples of several lengths."""
     scaling = () if workload.float8 is None else (float8.title(workload.float8),)
     optimizer = () if workload.optimizer.kind == DEFAULT_OPTIMIZER else (workload.optimizer.title,)
     parts = (workload.adapter, workload.data)
@@ -43,7 +43,7 @@ def run_name(purpose: RunPurpose) -> str:
 
 
 def is_done(trial: Trial) -> bool:
-    """Whether a trial has ended, successfully or not."""
+    """Whether a trial has ended, with or without success."""
     return not trial.state.is_open
 
 
@@ -74,14 +74,15 @@ def peak_memory(trial: Trial) -> float | None:
 
 
 def failure_line(trial: Trial) -> str:
-    """Return the failure of a trial on one line; empty for a feasible trial."""
+    """Describe the failure of a trial on one line; empty for a feasible trial."""
     if trial.failure is None:
         return ""
     return f"{trial.failure.kind.value}: {' '.join(trial.failure.message.split())}"
 
 
 def pruning_note(trial: Trial) -> str:
-    """Describe a pruned trial's steps and speed on one line; empty for a trial that was not pruned."""
+    """Describe on one line how many steps a pruned trial (one that ended early because it was slow) took and how fast
+    it was; empty for another trial."""
     measurement = next((run.measurement for run in trial.runs if run.purpose == RunPurpose.SEARCH), None)
     if trial.state is not TrialState.PRUNED or measurement is None:
         return ""
@@ -93,15 +94,15 @@ def pruning_note(trial: Trial) -> str:
 
 
 def rejection_text(rejection: Rejection) -> str:
-    """Return the reason why the memory gate rejected a configuration (predicted not to fit), with the configuration's
-    description.
-    """
+    """Return the description of a configuration that the memory gate rejected (predicted not to fit), with the
+    reason."""
     description, reason = rejection.config.describe(), " ".join(rejection.reason.split())
     return reason if reason.startswith(description) else f"{description}: {reason}"
 
 
 def closest_rejections(rejections: Sequence[Rejection]) -> list[str]:
-    """Describe, for each backend, the configuration closest to fitting among those that the memory gate rejected."""
+    """Describe, for each backend, the configuration that came closest to fitting among those that the memory gate
+    rejected."""
     nearest: dict[str, Rejection] = {}
     for rejection in rejections:
         closest = nearest.get(rejection.config.backend)
@@ -122,24 +123,21 @@ def prediction_note(trial: Trial) -> str:
 
 
 def sampler_note(trial: Trial) -> str:
-    """Return the change of configuration that the sampler tested with a trial; empty for seeds and for samplers that
-    give no reason.
-    """
+    """Describe the change of configuration that the sampler tested with a trial. Empty for starting configurations,
+    and for samplers that give no reason."""
     why = trial.reason
     return "" if why is None else f" (tried: {describe_change(why.tests)}; expected gain {why.expected_gain:.1%})"
 
 
 def describe_change(stored: str) -> str:
-    """Rewrite the change that a trial tests, as it is stored, with display names of knobs: `freed host memory kept
-    by the process instead of returned to the system`.
-    """
+    """Rewrite the stored description of the change that a trial tests, with display names of knobs: `freed host memory
+    kept by the process instead of returned to the system`."""
     return "; ".join(_changed_knob(*part.partition(" ")) for part in stored.split("; "))
 
 
 def _changed_knob(name: str, gap: str, change: str) -> str:
-    """Rewrite one stored change of a knob or backend with its display name. `name`, `gap`, `change`: text before, at
-    and after the first space.
-    """
+    """Rewrite one stored change of a knob or backend with its display name. `name` is the text before the first space,
+    `gap` the space, and `change` the rest."""
     # `fsdp2 instead of zero` is about backends, `micro_batch 4 instead of 1` about a knob; other text stays as it is.
     new, has_two_values, old = change.partition(" instead of ")
     if name in BACKENDS:
@@ -170,9 +168,8 @@ def resume_check_text(check: ResumeCheck) -> str:
 
 
 def _writers(check: ResumeCheck) -> str:
-    """Return the number of files of a checkpoint and of ranks that write it, as far as they are known: ` in 4 files by
-    2 ranks`.
-    """
+    """Describe the number of files of a checkpoint and of ranks that write it, as far as they are known: ` in 4 files
+    by 2 ranks`."""
     files = "" if check.checkpoint_files is None else f" in {check.checkpoint_files} files"
     ranks = (
         "" if check.writing_ranks is None else f" by {check.writing_ranks} rank{'s' if check.writing_ranks > 1 else ''}"
@@ -181,7 +178,7 @@ def _writers(check: ResumeCheck) -> str:
 
 
 def checkpoint_cost(check: ResumeCheck, every_s: float) -> str | None:
-    """Describe the fraction of the user's training time that checkpoints take; None if nothing was measured."""
+    """Describe which fraction of the user's training time checkpoints take; None if it was not measured."""
     if check.saving_fraction is None or check.save_s is None or check.checkpoint_bytes is None:
         return None
     fraction = "less than 0.01%" if check.saving_fraction < 0.0001 else f"{check.saving_fraction:.2%}"
@@ -193,12 +190,12 @@ def checkpoint_cost(check: ResumeCheck, every_s: float) -> str | None:
 
 
 def disturbed_searches(result: StudyResult) -> str:
-    """Count the disturbed search runs of a result: `3 of 12 search runs were disturbed`; empty if none was."""
+    """Say how many search runs of a result were disturbed: `3 of 12 search runs were disturbed`; empty if none was."""
     return count_disturbed(result.disturbed_search_runs, result.search_runs)
 
 
 def count_disturbed(disturbed: int, search_runs: int) -> str:
-    """Format a count of disturbed search runs: `3 of 12 search runs were disturbed`; empty for 0."""
+    """Format a number of disturbed search runs: `3 of 12 search runs were disturbed`; empty if the number is 0."""
     if not disturbed:
         return ""
     return (
@@ -207,13 +204,14 @@ def count_disturbed(disturbed: int, search_runs: int) -> str:
 
 
 def search_run_disturbance(trial: Trial) -> str | None:
-    """Return the disturbance of a trial's search run that counts although other programs disturbed it; else None."""
+    """Return how other programs disturbed the search run of a trial whose measurement counts nevertheless; None if it
+    was not disturbed."""
     measurement = next((run.measurement for run in trial.runs if run.purpose == RunPurpose.SEARCH), None)
     return measurement.disturbed if measurement is not None else None
 
 
 def undecided_text(verdict: OpenVerdict) -> str:
-    """Describe an undecided final comparison, and the number of paired runs that would decide it."""
+    """Describe an undecided final comparison, with the number of paired runs that would decide it."""
     if not verdict.pairs:
         return "undecided: no pair of candidate and baseline was completed"
     text = f"undecided: the candidate won {verdict.won_pairs} of {verdict.pairs} pairs"
@@ -233,9 +231,8 @@ def undecided_text(verdict: OpenVerdict) -> str:
 
 
 def default_comparison(row: AgainstDefault) -> str:
-    """Compare the recommended configuration with a documented default configuration at the default's best micro
-    batch.
-    """
+    """Compare the recommended configuration with a documented default configuration, run at the micro batch with which
+    the default is fastest."""
     sizes = row.micro_batches
     sizes_note = (
         f"the best of micro batch {', '.join(map(str, sizes))}" if len(sizes) > 1 else "the only micro batch measured"
@@ -250,9 +247,8 @@ def default_comparison(row: AgainstDefault) -> str:
 
 
 def failure_rows(trials: Sequence[Trial], rejections: Sequence[Rejection]) -> list[tuple[str, str]]:
-    """Return table rows for failed trials, the rejection closest to fitting of each backend, and a search that never
-    started.
-    """
+    """Return table rows for the failed trials of a study, and for the configuration of each backend that came closest
+    to fitting. A last row says if the search never began."""
     rows = [
         (trial.state.value, f"{trial.description}: {failure_line(trial)}")
         for trial in trials

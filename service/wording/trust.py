@@ -20,20 +20,21 @@ from shardtune.tuner.prediction.learning import launch_fraction
 from shardtune.tuner.search.stopping import MIN_GUIDED, MIN_TRIALS
 
 _NOISY = 0.1
-"""Relative spread (standard deviation over mean) of the paired runs' speed ratios above which readers are warned."""
+"""Maximum relative spread of the paired runs' speed ratios (standard deviation divided by mean) that is shown without
+a warning."""
 _WIDE = 1.5
-"""Upper over lower end of a confirmed speed-up's interval above which readers are warned."""
+"""Maximum ratio of the upper to the lower end of a confirmed speed-up's interval that is shown without a warning."""
 _LAUNCH_BOUND = 0.5
-"""Predicted fraction of forward and backward in which the GPUs wait for kernel launches, above which readers are
-warned."""
+"""Maximum predicted fraction of the forward and backward pass in which the GPUs wait for kernel launches that is shown
+without a warning."""
 _RESUME_TONES = {"passed": "good", "failed": "bad", "not_checked": "warn"}
 
 
 def trust(study: Study, stored: ResultRuns) -> tuple[Trust, ...]:
-    """Return the reasons for and against believing a study's result that its own measurements give.
+    """Return the reasons, taken from a study's own measurements, for and against believing its result.
 
-    Each sentence is based on the study's result and on `stored` runs; reasons that need runs are left out without
-    them.
+    The sentences are based on the study's result and on the `stored` runs. Without stored runs, reasons that need them
+    are left out.
     """
     result = study.result
     if result is None:
@@ -88,7 +89,7 @@ def _without_pairs(result: StudyResult, comparison: FinalComparison | None) -> T
 
 
 def _doubt_about_pairs(result: StudyResult, comparison: FinalComparison, is_noisy: bool) -> str:
-    """Return why the pairs are a weak reason; empty where another reason says it."""
+    """Return why the pairs of runs are only weak evidence; empty if another reason already says it."""
     if result.too_busy is not None or result.undecided is not None:
         return ""
     if is_noisy:
@@ -105,7 +106,7 @@ def _range(ratios: Sequence[float]) -> str:
 
 
 def _wide_interval(result: StudyResult) -> list[Trust]:
-    """Warn where a speed-up is confirmed but its interval is wide, so that its size is uncertain."""
+    """Warn if a speed-up is confirmed but its interval is wide, so that its size is uncertain."""
     if result.verdict is not Verdict.CONFIRMED or result.speedup is None:
         return []
     low, high = result.speedup.ci95
@@ -140,7 +141,7 @@ def _undecided(result: StudyResult) -> list[Trust]:
 
 
 def _open_reason(verdict: OpenVerdict, ratios: Sequence[float]) -> str:
-    """Return why a verdict is open, without counts of pairs."""
+    """Return why a study's verdict is open, in words without the numbers of pairs."""
     if not verdict.pairs:
         # The first reason says it.
         return ""
@@ -160,7 +161,8 @@ def _open_reason(verdict: OpenVerdict, ratios: Sequence[float]) -> str:
 
 
 def _other_candidates(result: StudyResult, stored: ResultRuns) -> list[Trust]:
-    """Name the trials that had validation runs but were not compared in pairs."""
+    """Name the trials that ran again after the search (validation runs) but were not compared with the baseline in
+    pairs."""
     # An undecided comparison recommends the baseline: the candidate, not the best, is what was paired.
     paired = result.candidate or result.best
     others = stored.repeated_besides(paired.trial_number, result.baseline.trial_number)
@@ -172,7 +174,8 @@ def _other_candidates(result: StudyResult, stored: ResultRuns) -> list[Trust]:
 
 
 def _launch_bound(study: Study, result: StudyResult) -> list[Trust]:
-    """Warn where the GPUs mostly wait for kernel launches, so that configurations are ranked by host overheads."""
+    """Warn if the GPUs mostly wait for kernel launches: the ranking of configurations then shows overheads of the
+    host."""
     if study.cluster.device != "cuda" or study.model_summary is None:
         return []
     shape = traced_shape.of_study(study.spec.model, study.model_summary, study.spec.workload.adapter)
@@ -220,9 +223,8 @@ def _measured_runs(result: StudyResult, stored: ResultRuns) -> tuple[Measurement
 
 
 def _compared_values(study: Study, fresh: Sequence[Measurement]) -> str:
-    """List the values of the first training steps (losses, gradient norms, weights) by which configurations were
-    compared; a user's script must report losses and may omit the others.
-    """
+    """List the values of the first training steps (losses, gradient norms, weights) in which the configurations were
+    compared. A user's script must report losses and may omit the other values."""
     steps = [step for run in fresh for step in run.trajectory]
     if not steps and study.spec.model.script is not None:
         return "losses, and what else the script reports,"

@@ -13,12 +13,13 @@ from shardtune.service.wording.result_runs import result_runs
 from shardtune.tuner.export.quoting import remark
 
 _SIGNS = {"good": "for", "warn": "against", "bad": "against", "quiet": "also"}
-"""Word before each reason for or against the answer, by the reason's tone (`good`, `warn`, `bad`, `quiet`)."""
+"""Word that stands before each reason for or against the answer, by the reason's tone (`good`, `warn`, `bad`,
+`quiet`)."""
 
 
 def as_markdown(study: Study, result: StudyResult, trials: Sequence[Trial], changes: str | None) -> str:
-    """Return a study's answer as a Markdown page. `changes`: text of the study's `changes.md`; None without any
-    change."""
+    """Return a study's answer as a Markdown page. `changes`: text of the study's `changes.md`; None if there is no
+    such text."""
     spec = study.spec
     trained = ", ".join((spec.workload.precision.name, *study_words.trained_parts(spec.workload)))
     lines = [

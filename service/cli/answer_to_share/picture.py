@@ -41,7 +41,7 @@ TERMINAL_SVG = """\
 </g>
 </svg>
 """
-"""Rich's own SVG template, without the font that it fetches from another host."""
+"""SVG template of Rich without its web font, which a viewer would fetch from another host."""
 _SIGNS = {"bad": "✗", "warn": "!"}
 # XML 1.0 has no place for control characters, which a model's name may hold.
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")

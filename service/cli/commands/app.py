@@ -15,14 +15,14 @@ from shardtune.service.cli.lazy_module import load
 
 
 class CommandEntry(NamedTuple):
-    """Location and help of a command."""
+    """Location of a command's code, and its help."""
 
     module: str
     """Name of the command's module in this folder."""
     help: str
-    """First line of the command's help; a test compares it with the command's own."""
+    """First line of the command's help. A test checks that it equals the help that the command itself states."""
     name: str = "app"
-    """Name of the Typer application in the module."""
+    """Name of the variable in the module that holds the Typer application."""
 
 
 # The help stands here and in the command: the overview must not import every command's module to print its table.
@@ -89,7 +89,7 @@ COMMANDS = {
 
 
 def command(name: str) -> TyperCommand | TyperGroup:
-    """Import a command, with its options, by its name on the command line."""
+    """Import the module of a command, given its name on the command line, and return the command with its options."""
     place = COMMANDS[name]
     module = load(f"shardtune.service.cli.commands.{place.module}")
     loaded = get_command(getattr(module, place.name))
@@ -104,13 +104,13 @@ class _LazyCommand(TyperCommand):
     """A command that imports its module only when it is called."""
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
-        """Import the command and return its context."""
+        """Import the command and create the context in which it runs."""
         assert self.name is not None
         return command(self.name).make_context(info_name, args, parent=parent, **extra)
 
 
 class _CommandTable(TyperGroup):
-    """Group of the commands of `shardtune`, each of which is imported only when it is called."""
+    """Group of the commands of `shardtune`, which imports each command only when it is called."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the names of the commands."""

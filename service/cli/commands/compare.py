@@ -54,7 +54,7 @@ def compare(
 
 
 def _resolve_last(client: api.ServiceClient, pick: str) -> str:
-    """Replace `last` by the newest study's id."""
+    """Replace the word `last` by the id of the newest study."""
     name, colon, number = pick.partition(":")
     return f"{find_study(client, name).study_id}{colon}{number}" if name == "last" else pick
 

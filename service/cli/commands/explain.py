@@ -38,7 +38,7 @@ else:
 app = typer.Typer()
 
 _WIDTH = 150
-"""Characters per line where stdout is not a terminal."""
+"""Width of the output in characters if stdout is not a terminal."""
 _MOST_ROWS = 12
 
 
@@ -96,7 +96,8 @@ def explain(
 
 
 def show(diagnosis: Diagnosis) -> None:
-    """Print the parts of each rank, the collectives, three sentences, the findings and the notes."""
+    """Print a diagnosis: the parts of each rank's step, the collectives, sentences that sum them up, the findings and
+    the notes."""
     # Rich assumes 80 columns for a pipe, and would break each row over several lines.
     console = PrintableConsole(width=None if Console().is_terminal else _WIDTH, highlight=False)
     console.print(_parts_table(diagnosis))
@@ -120,7 +121,7 @@ def show(diagnosis: Diagnosis) -> None:
 
 
 def _parts_table(diagnosis: Diagnosis) -> Table:
-    """Return the table of mean parts over the steps, for the first ranks and for all."""
+    """Return the table of the mean parts of a step: a row for each of the first ranks, and one row for all ranks."""
     shown = Table(box=None, pad_edge=False)
     for heading in ("rank", "step ms", *PART_NAMES, "hidden comm"):
         shown.add_column(heading, justify="right")

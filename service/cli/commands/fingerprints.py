@@ -43,7 +43,7 @@ def show(
 
 
 def lines(record: FingerprintRecord) -> list[str]:
-    """Return the summary of a fingerprint, and a line for each of its workers."""
+    """Return the summary of a fingerprint (hardware and software versions), and a line for each worker that has it."""
     value = record.fingerprint
     hardware = f"{value.gpu_count} × {value.gpu}" if value.device == "cuda" else f"CPU ranks on {value.cpu}"
     declared = f"  declared, not detected: {', '.join(value.overridden)}" if value.overridden else ""
@@ -67,7 +67,8 @@ def _field_text(value: object) -> str:
 
 
 def details(record: FingerprintDetail) -> list[str]:
-    """Return a line for each known field, and for each recommendation measured under the fingerprint."""
+    """Return a line for each known field of a fingerprint (hardware and software versions), and for each
+    recommendation that was measured under it."""
     value = record.fingerprint
     # A field without a value was not detected, which is no fact about the machine.
     shown = value.model_dump(exclude={"version", "overridden"}, exclude_none=True)

@@ -63,10 +63,11 @@ ExpiresInDays = Annotated[float | None, typer.Option(help="Days until the key ex
 
 
 def check_reach(url: str, address: str) -> None:
-    """Refuse to listen to other machines while there is no API key, unless the service requires keys.
+    """Raise an error if the service would listen to other machines while no API key exists, unless it requires keys.
 
     Raises:
-        InputError: the message holds the command that creates a key.
+        InputError: other machines could use the service without a key; the message holds the command that creates
+        one.
     """
     # The bound address, not the option: a host name may resolve to any interface.
     if local_only.is_loopback(address):
@@ -209,7 +210,7 @@ def set_project(
 
 @contextmanager
 def _open_context(state_dir: Path) -> Iterator[contexts.Context]:
-    """Open the database for commands that apply the service's rules to it without running a service."""
+    """Open the database for commands that change it by the service's rules, without starting a service."""
     url = local_stack.database_url(state_dir)
     # The first key is often created before the service has ever run: the database may not exist yet.
     local_stack.prepare_database_at(url)

@@ -35,7 +35,7 @@ else:
 app = typer.Typer()
 log = logging.getLogger(__name__)
 _CONNECT_S = 0.5
-"""Seconds within which a connection to the service must be made; otherwise the webhook admits the job unchanged."""
+"""Maximum seconds for connecting to the service; after that, the webhook admits the job unchanged."""
 
 
 @app.command("kubeflow-webhook")

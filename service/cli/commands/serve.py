@@ -35,7 +35,8 @@ log = logging.getLogger(__name__)
 
 
 def _database_setting(state_dir: Path | None) -> dict[str, str]:
-    """Return the database setting of a state directory, which is made if it does not exist; empty without a directory.
+    """Return the settings that select the database in a state directory, and create the directory if needed. Without a
+    directory, the result is empty.
 
     Raises:
         InputError: the directory cannot be made or written, or other users can write in it.

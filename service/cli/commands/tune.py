@@ -49,10 +49,10 @@ app = typer.Typer()
 
 
 class _TuneCommand(TyperCommand):
-    """The command `tune`, whose `--wait-for-quiet` may stand without a number of minutes."""
+    """The command `tune`, whose option `--wait-for-quiet` may be given with or without a number of minutes."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the arguments, with the default number of minutes where the option has none."""
+        """Parse the arguments, and insert the default number of minutes if `--wait-for-quiet` has none."""
         return super().parse_args(ctx, with_default_minutes(args))
 
 

@@ -17,12 +17,12 @@ _POLL_S = 1.0
 def request_diagnosis(
     study: str, number: int | None, service: str, key_file: Path | None, timeout_s: float | None
 ) -> Diagnosis:
-    """Return the diagnosis of a trial (`number` None: of the recommended trial); a stored diagnosis is reused.
+    """Return the diagnosis of a trial, and reuse a stored one. If `number` is None, the recommended trial is meant.
 
     Raises:
         InputError: there is no such study or trial, or the trial cannot be run under the profiler now.
         NothingFeasible: the profiled run failed because of its configuration, such as by running out of memory.
-        PlatformFailure: the run failed otherwise, was cancelled, or `timeout_s` passed.
+        PlatformFailure: the run failed for another reason, was cancelled, or did not end within `timeout_s`.
     """
     with connect(service, key_file) as client:
         stored = find_study(client, study)
@@ -34,7 +34,7 @@ def request_diagnosis(
 
 
 def _stored_diagnosis(client: ServiceClient, study_id: str, number: int) -> TrialDiagnosis | None:
-    """Return a trial's diagnosis that is stored or in progress; None without one."""
+    """Return a trial's diagnosis that is stored or being made; None if there is none."""
     try:
         current = client.diagnosis(study_id, number)
     except ServiceRejected as rejected:

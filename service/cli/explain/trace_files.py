@@ -12,7 +12,7 @@ from shardtune.tuner.diagnosis.findings import traced_trial
 
 
 def explain_folder(folder: Path) -> Diagnosis:
-    """Diagnose a job from its traces alone.
+    """Diagnose a training job from nothing but its traces.
 
     Raises:
         InputError: see `diagnosis_of`.
@@ -21,7 +21,8 @@ def explain_folder(folder: Path) -> Diagnosis:
 
 
 def explain_trial(recorded: RecordedTrial) -> Diagnosis:
-    """Diagnose a recorded trial; remedies are within the study's search space and predicted to fit into memory.
+    """Diagnose a trial whose traces were recorded. Its remedies lie within the study's search space and are predicted
+    to fit into memory.
 
     Raises:
         InputError: see `diagnosis_of`.
@@ -32,10 +33,10 @@ def explain_trial(recorded: RecordedTrial) -> Diagnosis:
 
 
 def read_diagnosis(folder: Path) -> Diagnosis:
-    """Read the traces in a folder, one per rank, into a diagnosis without findings.
+    """Read the traces in a folder, one for each rank, and return a diagnosis without findings.
 
     Raises:
-        InputError: the folder has no traces, or one cannot be read to its end.
+        InputError: the folder has no traces, or a trace cannot be read to its end.
     """
     try:
         return traces.diagnose_folder(folder)

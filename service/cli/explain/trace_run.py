@@ -24,20 +24,23 @@ _SHOWN_LINES = 8
 
 
 class RecordedTrial(NamedTuple):
-    """Profiler traces of a trial, with its study, the task that ran it, and the machine's measured rates."""
+    """Profiler traces of a trial, with the trial's study, the task that ran the trial, and the measured rates of its
+    machine."""
 
     traced: ProfilerRecording
     study: Study
     task: TrialTask
     measured: MeasuredHardware | None
-    """Computing and communication rates that a worker of the study's cluster measured; None where no worker did."""
+    """Computing and communication rates that a worker of the study's cluster measured; None if no worker measured
+    them."""
 
 
 def record_trial(study: str, number: int | None, state_dir: Path, worker_options: Sequence[str]) -> RecordedTrial:
-    """Run a trial (`number` None: the recommended one) again under the profiler; the study does not change.
+    """Run a trial again under the profiler, without changing the study. If `number` is None, run the recommended
+    trial.
 
     Raises:
-        InputError: there is no such study or trial, or its ranks are not all on this machine.
+        InputError: there is no such study or trial, or the trial needs ranks on other machines.
         PlatformFailure: the run failed; the message holds the last lines of its output.
     """
     with connect_or_start(None, state_dir) as client:
@@ -56,7 +59,7 @@ def record_trial(study: str, number: int | None, state_dir: Path, worker_options
 
 
 def _task_of_trial(client: ServiceClient, study: Study, number: int | None) -> TrialTask:
-    """Return the task that runs a trial again, even a trial that was infeasible."""
+    """Return the task that runs a trial again; the trial may have been infeasible."""
     chosen = client.best(study.study_id).best.trial_number if number is None else number
     trials = client.trials(study.study_id)
     config = next((trial.config for trial in trials if trial.number == chosen), None)

@@ -29,9 +29,11 @@ Request = TypeVar("Request", PredictionRequest, PlanRequest)
 
 
 def local_product(state_dir: Path, client: ServiceClient | None) -> Product:
-    """Return the functions that the MCP tools call: those of the service if one is given, else those of this machine.
+    """Return the functions that the MCP tools call. They ask the service if one is given; otherwise they compute on
+    this machine.
 
-    A service is preferred: it knows calibrations from its workers' measurements, which this machine does not.
+    A service is preferred, because its workers' measurements calibrate its predictions; this machine has no such
+    measurements.
     """
     if client is not None:
         return product_of_service(client, _diagnose_folder)

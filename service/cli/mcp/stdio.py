@@ -11,7 +11,7 @@ from shardtune.service.mcp.product import Product
 from shardtune.service.mcp.server import Context, create_server
 
 _AT_ONCE = 2
-"""Maximum number of tool calls that run at the same time: each prediction occupies a CPU core."""
+"""Maximum number of tool calls that run at the same time; it is limited because each prediction occupies a CPU core."""
 
 
 class StdioHost:
@@ -27,7 +27,7 @@ class StdioHost:
 
     @contextmanager
     def product(self, _context: Context) -> Iterator[Product]:
-        """Shardtune's functions in this process, for which a tool needs no service. Each call gets the same object."""
+        """Functions of Shardtune in this process, which tools use without a service. All calls get the same object."""
         yield self._product
 
     @asynccontextmanager

@@ -30,15 +30,18 @@ else:
     )
 
 _LIMIT_S = 40.0
-"""Seconds in which a model must be read; huggingface_hub 2.4 repeats failed requests for 23 seconds."""
+"""Maximum seconds for reading a model from the hub; huggingface_hub 2.4 alone repeats failed requests for 23
+seconds."""
 _HOW_TO_LOG_IN = "log in with an account that may read it (`hf auth login`, or HF_TOKEN)"
 
 
 def read_model(source: HubSource) -> ModelSpec:
-    """Read the `config.json` of a repository; the model's `hub.revision` is the commit that was read.
+    """Read the `config.json` of a repository on the Hugging Face hub. The field `hub.revision` of the returned model
+    is the commit that was read.
 
     Raises:
-        InputError: the model does not exist, may not be read or cannot be trained; names value and remedy.
+        InputError: the model does not exist, may not be read or cannot be trained; the message names value and
+        remedy.
         PlatformFailure: the hub did not answer, and the file is not in the user's cache.
     """
     results: list[ModelSpec] = []
@@ -91,8 +94,8 @@ def _read_config(source: HubSource) -> ModelSpec:
 
 
 def _without_config(source: HubSource) -> ValueError:
-    """Return the error for a repository without `config.json`; it names the base model if the repository holds an
-    adapter."""
+    """Return the error for a hub repository that has no `config.json`. If the repository holds an adapter, the error
+    names its base model."""
     try:
         path = huggingface_hub.hf_hub_download(source.id, model_files.ADAPTER, revision=source.revision)
     except errors.RemoteEntryNotFoundError:
@@ -101,7 +104,8 @@ def _without_config(source: HubSource) -> ValueError:
 
 
 def _with_hub_errors(source: HubSource, read: Callable[[], ModelSpec]) -> ModelSpec:
-    """Read a model, with errors of huggingface_hub replaced by Shardtune's, which show no URL and no HTTP header."""
+    """Read a model from the hub. Errors of huggingface_hub become errors of Shardtune, which show no URL and no HTTP
+    header."""
     try:
         return read()
     # Gated first: it is a subclass of the next.

@@ -18,8 +18,8 @@ _ALTERNATIVES = "a folder with a config.json, a Hugging Face id such as Qwen/Qwe
 
 
 def complete(model: JsonValue, folder: Path) -> JsonValue:
-    """Return the model of a study file, with its `config.json` where the file names a folder or a repository of the
-    hub.
+    """Return the model of a study file. If the file names a folder or a repository on the Hugging Face hub, the
+    returned model includes its `config.json`.
 
     Raises:
         InputError: the folder or the repository cannot be read.
@@ -57,7 +57,7 @@ def named_model(name: str) -> JsonValue:
 
 
 def is_name(argument: str) -> bool:
-    """Whether a command's argument names a model rather than a file: a folder, a preset, or a model on the hub."""
+    """Whether a command's argument names a model (a folder, a preset, or a model on the hub) rather than a file."""
     path = Path(argument)
     return argument in preset_names() or read.is_folder(path) or (not read.exists(path) and path.suffix != ".json")
 
@@ -88,8 +88,8 @@ def _text_of(path: Path) -> str:
 
 
 def _named_source(model: JsonValue) -> HubSource | None:
-    """Return the repository that a study file's model names without its configuration; None if it names none, or a
-    wrong one, which the file's validation reports."""
+    """Return the hub repository that a study file names as its model without stating its configuration. None if the
+    file names no repository, or a wrong value, which the file's validation reports."""
     hub: JsonValue = model if isinstance(model, str) and looks_like_id(model) else None
     if isinstance(model, dict) and not model.get("config"):
         hub = model.get("hub")

@@ -8,12 +8,13 @@ from shardtune.service.cli.terminal import PrintableConsole
 from shardtune.service.wording import plan_words
 
 _WIDTH = 190
-"""Characters per line where stdout is not a terminal."""
+"""Width of the output in characters if stdout is not a terminal."""
 _HEADINGS = ("GPUs", "evidence", "tokens/s/GPU", "days", "GPU-hours", "cost", "ends", "in time", "configuration")
 
 
 def show(plan: Plan) -> None:
-    """Print a plan: its choices, such as the cheapest in time, a table of all rows, and the assumptions."""
+    """Print a plan: its proposed choices, such as the cheapest one that ends by the deadline, a table of all rows, and
+    the assumptions."""
     # Rich assumes 80 columns for a pipe, and would break each row over several lines.
     console = PrintableConsole(width=None if Console().is_terminal else _WIDTH, highlight=False)
     console.print(

@@ -16,17 +16,17 @@ def read_counts(text: str) -> tuple[int, ...]:
     """Read numbers of GPUs: `8..1024` stands for 8, 16, 32 and so on up to 1024, `8,16,24` lists them.
 
     Raises:
-        InputError: text of neither form, or a range that ends before it begins.
+        InputError: the text has neither form, or is a range that ends before it begins.
     """
     return _as_option(lambda: written_lists.read_counts(text))
 
 
 def read_prices(text: str | None, file: Path | None) -> dict[str, float]:
     """Read the prices of a GPU-hour by kind of GPU: `h100=2.10,h200=2.60`, or a JSON object in a file. A price on the
-    command line replaces the file's.
+    command line replaces the price in the file.
 
     Raises:
-        InputError: text or a file of another form.
+        InputError: the text or the file does not have this form.
     """
     prices = dict[str, float]()
     if file is not None:
@@ -38,7 +38,7 @@ def read_prices(text: str | None, file: Path | None) -> dict[str, float]:
 
 
 def _as_option(read: Callable[[], Value]) -> Value:
-    """Read a list, with errors that name the option (`--counts`) instead of the field."""
+    """Read a list of values; error messages name the command's option, such as `--counts`, in place of the field."""
     try:
         return read()
     except ValueError as error:
@@ -49,7 +49,7 @@ def read_measurements(file: Path | None) -> list[Any]:
     """Read measurements on a few GPUs: a JSON list of objects with `gpu`, `gpus`, `config`, `tokens_per_s_per_gpu`.
 
     Raises:
-        InputError: a file of another form.
+        InputError: the file does not have this form.
     """
     if file is None:
         return []

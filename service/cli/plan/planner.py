@@ -24,7 +24,7 @@ _WORKLOAD = ("model", "sequence_length", "global_batch", "precision")
 
 
 def make_plan(values: dict[str, Any]) -> Plan:
-    """Plan the run that the options describe.
+    """Plan the training run that the options describe.
 
     Raises:
         InputError: an option's value cannot be used; each line names it.
@@ -46,7 +46,8 @@ def plannable_values(study: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of a plan's request that the command's model argument, such as a study file, states.
 
     Raises:
-        InputError: the argument is a study file whose training a plan does not describe; names field and remedy.
+        InputError: the argument is a study file whose training a plan does not describe; the message names field and
+        remedy.
     """
     optimizer, space = study.get("optimizer"), study.get("space")
     if optimizer is not None and optimizer.kind != DEFAULT_OPTIMIZER:
@@ -81,7 +82,7 @@ def _line(entry: dict[str, Any]) -> str:
 
 
 def read_day(day: date | str | None, name: str) -> date | None:
-    """Return a day; `name` is the option or argument that holds it.
+    """Parse a text as a day; `name` is the option or argument that holds the text, for error messages.
 
     Raises:
         InputError: the text is no day.

@@ -9,7 +9,8 @@ from tempfile import TemporaryFile
 from shardtune.service.cli.processes import MODULE
 
 _KEEPER = (*MODULE, "shardtune.workers.launchers.parent_death", "--kept")
-"""Command of a parent process that kills all processes that the user's code left behind, even in another session."""
+"""Command of a parent process that kills all processes which the user's code started and left behind, even those in
+another session."""
 
 
 def run(

@@ -12,13 +12,13 @@ from shardtune.api_schemas.trials.predictions import MemoryPrediction, Predictio
 from shardtune.service.cli.terminal import PrintableConsole
 
 _LEAST_OTHER_GIB = 0.005
-"""Minimum GiB at which the sum of the small memory terms is printed, as `other`: less would print as 0."""
+"""Minimum sum of the small memory terms, in GiB, that is printed as `other`; a smaller sum would print as 0."""
 _WIDTH = 150
-"""Characters per line where stdout is not a terminal."""
+"""Width of the output in characters if stdout is not a terminal."""
 
 
 def show(table: PredictionTable) -> None:
-    """Print the table and, for each strategy, the terms of its memory."""
+    """Print a table of predictions and, for each strategy, the terms of its memory."""
     # Rich assumes 80 columns for a pipe, and would break each row over several lines.
     console = PrintableConsole(width=None if Console().is_terminal else _WIDTH, highlight=False)
     cluster = table.cluster
@@ -115,7 +115,7 @@ def _prediction_table(predictions: Sequence[Prediction]) -> Table:
 
 
 def memory_terms(peak: MemoryPrediction) -> list[tuple[str, float]]:
-    """Return the terms to print, as name and GiB; they sum to the peak."""
+    """Return the memory terms to print, as pairs of name and GiB; they sum to the predicted peak."""
     # Terms below 1 % of the peak decide nothing, and would hide the others; their sum keeps the row's own sum right.
     shown = [(term.name, term.gib) for term in peak.terms if term.gib >= 0.01 * peak.total_gib]
     other = peak.total_gib - sum(gib for _, gib in shown)

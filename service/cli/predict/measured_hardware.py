@@ -17,7 +17,8 @@ else:
 
 
 def hardware_report(cluster: Cluster | str, file: Path | None, state_dir: Path) -> HardwareReport | None:
-    """Read the measured rates from a file, or for `local` the newest of the state directory; None for a named cluster.
+    """Read the measured rates of a machine from a file or, for the cluster `local`, the newest ones in the state
+    directory. None for a cluster that is given by its name.
 
     Raises:
         InputError: this machine was not measured, the file is no report, or both a cluster and a file are given.

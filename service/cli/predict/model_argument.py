@@ -28,19 +28,19 @@ _WORKLOAD = ("sequence_length", "global_batch", "precision", "optimizer", "adapt
 
 @dataclass(frozen=True)
 class ModelArgument:
-    """Content of a model's argument: a preset, a config.json or a study file."""
+    """Content of the model argument of a command, which names a preset, a config.json or a study file."""
 
     values: dict[str, Any]
-    """Fields of a `PredictionRequest`: the model, and the workload of a study file."""
+    """Fields of a `PredictionRequest`: the model and, from a study file, the workload."""
     cluster: Cluster | str = "local"
     objective: Objective = field(default_factory=Objective)
-    """Objective of a study file, which decides how much memory stays free."""
+    """Objective that the study file states, which decides how much memory stays free."""
     target: Target | None = None
-    """Target of a study file, for which its workload states the global batch."""
+    """Target that the study file states: the larger cluster to which the workload's global batch applies."""
 
 
 def read_model(name: str) -> ModelArgument:
-    """Read the argument: a model's name or folder, or the path of a config.json or study file.
+    """Read a command's model argument: a model's name or folder, or the path of a config.json or a study file.
 
     Raises:
         InputError: the argument is none of these.
@@ -52,10 +52,10 @@ def read_model(name: str) -> ModelArgument:
 
 
 def read_content(content: Mapping[str, JsonValue], folder: Path) -> ModelArgument:
-    """Read the content of a config.json, or of a study file, whose paths are relative to `folder`.
+    """Read the content of a config.json or of a study file. Paths in a study file are relative to `folder`.
 
     Raises:
-        InputError: the content is neither.
+        InputError: the content is neither of the two.
     """
     if "model" in content:
         study = study_file.validate_study(dict(content), folder)

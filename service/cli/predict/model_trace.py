@@ -16,7 +16,7 @@ _LIMIT_S = 600
 
 
 def count_model(model: ModelSpec, sequence_length: int | None) -> ModelSummary:
-    """Count parameters and FLOPs on the model as transformers builds it, without memory for weights.
+    """Count the parameters and FLOPs of a model that transformers builds without allocating its weights.
 
     Raises:
         InputError: torch is not installed here, or the model cannot be built.
@@ -31,7 +31,7 @@ def count_model(model: ModelSpec, sequence_length: int | None) -> ModelSummary:
 
 
 def trace_own_code(model: ModelSpec, workload: Workload) -> ModelSummary:
-    """Build the model of the user's own code and trace one step, without memory for weights.
+    """Build a model from the user's own code without allocating its weights, and trace one training step.
 
     Raises:
         InputError: torch or the package is not installed here, or the model cannot be built.

@@ -41,26 +41,27 @@ class PredictOptions:
     micro_batch: int
     gradient_accumulation: int | None
     precision: str | None
-    """Name of the dtypes, such as `bf16-mixed`. None: the study file's, or without one a default; so, too, for the
-    sequence length and the global batch."""
+    """Name of the dtypes, such as `bf16-mixed`. If None, the study file decides or, without a study file, a default
+    applies. The same holds for the sequence length and the global batch."""
     hardware: HardwareReport | None = None
-    """Measured rates of a cluster, which replace `cluster`."""
+    """Measured rates of a cluster (computing and communication); if given, they are used in place of `cluster`."""
     global_batch: int | None = None
     top: int = 10
     trace: bool = False
-    """Whether to build the model and count its FLOPs even where formulas exist for its architecture."""
+    """Whether to build the model and count its FLOPs even if formulas exist for its architecture."""
     optimizer: str | None = None
-    """Kind of the optimizer; None: the study's, or AdamW."""
+    """Kind of the optimizer, such as `adamw`. If None, the study file decides; without a study file it is AdamW."""
     checkpointing: str = "none"
-    """Activation checkpointing of the configurations in the table of strategies."""
+    """Kind of activation checkpointing that the configurations in the table of strategies use."""
     adapter: AdapterSchema | None = None
-    """Adapter that is trained; None: the study file's, or without one all weights are trained."""
+    """Adapter to train, such as LoRA. If None, the study file decides; without a study file all weights are trained."""
     data: dict[str, JsonValue] | None = None
-    """Fields of the workload's data that options set; None: the study file's, or without one samples of one length."""
+    """Fields of the workload's data that command-line options set. If None, the study file decides; without a study
+    file all samples have one length."""
     float8: str | None = None
-    """Scaling of float8; None: the study's, or no float8."""
+    """Scaling of float8 matrix products. If None, the study file decides; without a study file float8 is not used."""
     allowed_models: tuple[str, ...] = ()
-    """Names of the user's own models that may run here to be traced."""
+    """Names of the user's own models whose code this command may run, to trace one training step."""
 
 
 def predict(options: PredictOptions) -> PredictionTable:
@@ -86,7 +87,7 @@ def input_errors() -> Iterator[None]:
 
 
 def read_request(options: PredictOptions) -> PredictionRequest:
-    """Return the request that the options describe.
+    """Return the prediction request that the command's options describe.
 
     Raises:
         ValidationError: a value is wrong.
@@ -118,7 +119,8 @@ def read_request(options: PredictOptions) -> PredictionRequest:
 
 
 def _data(options: PredictOptions) -> dict[str, Any] | None:
-    """Return the data of a study file with the fields that options state; None without such options."""
+    """Return the `data` object of a study file, with the fields that command-line options set replaced; None if no
+    option sets one."""
     if not options.data:
         return None
     data = options.model.values.get("data")

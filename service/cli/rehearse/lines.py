@@ -6,8 +6,8 @@ from shardtune.service.cli.terminal import PrintableConsole
 
 
 def show(rehearsal: Rehearsal) -> None:
-    """Print a rehearsal (a build without GPUs): its answer in one sentence, each process's memory, and what it
-    leaves out."""
+    """Print the result of a rehearsal (a build without GPUs): a summary sentence, the memory of each rehearsed rank,
+    and the aspects that a rehearsal leaves out."""
     console = PrintableConsole(highlight=False, soft_wrap=True)
     console.print(f"{rehearsal.description}, global batch {rehearsal.global_batch:,}", style="bold")
     console.print(words.sentence(rehearsal))

@@ -21,9 +21,10 @@ from shardtune.service.cli.processes import MODULE
 from shardtune.tuner.projection import rehearsal
 
 LIMIT_S = 600.0
-"""Maximum seconds of one process that rehearses a rank; it usually needs 20 to 60 seconds of a core."""
+"""Maximum seconds for a process that rehearses one rank; it usually needs 20 to 60 seconds of a CPU core."""
 _ENVIRONMENT = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
-"""Environment of a rehearsal: it must not take GPU memory, and its tensors without values need no threads."""
+"""Environment variables of a rehearsal's process: it must not take GPU memory, and needs no threads because its
+tensors hold no values."""
 
 
 def require_torch() -> None:
@@ -42,9 +43,10 @@ def require_torch() -> None:
 def rehearse(
     trial: TrialTask, predicted_gib: float | None, available_gib: float | None = None, limit_s: float = LIMIT_S
 ) -> Rehearsal:
-    """Rehearse a trial: build, without GPUs, its ranks that need most memory, with two numbers of blocks.
+    """Rehearse a trial: without GPUs, build the ranks that need the most memory, each with two numbers of model
+    blocks, from which the memory of the whole model is extrapolated.
 
-    `available_gib`: memory that a GPU may use, which the peak must not exceed; None: the peak is not compared.
+    `available_gib`: memory that a GPU may use, which the peak must not exceed; if None, the peak is not compared.
     """
     seen: list[RehearsedRank] = []
     tasks = rehearsal.plan(trial)
@@ -63,7 +65,8 @@ def rehearse(
 
 
 def ask(task: RehearsalTask, limit_s: float) -> RehearsalAnswer:
-    """Rehearse one rank in a process and return its answer; a timeout or a crash is returned as a problem."""
+    """Rehearse one rank (build its part of the model without GPUs) in a process of its own and return the result; a
+    timeout or a crash is returned as a problem."""
     command = [*MODULE, "shardtune.workers.rank.rehearsal"]
     try:
         code, output, errors = bounded_process.run(command, task.model_dump_json(), limit_s, _ENVIRONMENT)

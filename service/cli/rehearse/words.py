@@ -6,7 +6,8 @@ from shardtune.api_schemas.trials.rehearsals import Rehearsal, RehearsedRank
 
 
 def sentence(rehearsal: Rehearsal) -> str:
-    """Describe a rehearsal in one sentence: whether the model builds, and its memory beside the predicted memory."""
+    """Describe a rehearsal (a build of the model without GPUs) in one sentence: whether the model builds, and how its
+    memory compares with the prediction."""
     begin = f"rehearsed at {counted(rehearsal.ranks, 'rank')}: "
     if rehearsal.problem is not None and not rehearsal.builds:
         verb = "cannot be built" if rehearsal.problem.code == "misfit" else "was not rehearsed"
@@ -28,8 +29,8 @@ def _beside(above: float | None) -> str:
 
 
 def details(rehearsal: Rehearsal) -> list[str]:
-    """Return lines about a rehearsal: set-up of process groups, extrapolation to the model's depth, memory by
-    process."""
+    """Return lines about a rehearsal (a build of the model without GPUs): how long process groups took to set up,
+    whether memory was extrapolated to the model's full depth, and the memory of each rehearsed rank."""
     if not rehearsal.builds:
         return []
     result = [

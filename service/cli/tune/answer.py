@@ -55,11 +55,12 @@ def write_and_print(client: ServiceClient, study: Study, options: TuneOptions) -
 
 
 def write_all_files(client: ServiceClient, study: Study, options: TuneOptions) -> tuple[list[str], str]:
-    """Write the files of the answer, and the files for the study's target (the larger cluster that it is projected to).
+    """Write the files of a study's answer, and the files for its target (the larger cluster that the answer is
+    projected to).
 
     Returns:
-        Paths of the files, and a line with the reason why the files for the target are missing; empty if they are
-        not.
+        Paths of the files, and a line that says why the files for the target are missing; the line is empty if they
+        were written.
     """
     paths = write_files(options.out, runnable_here(client.export(study.study_id).files))
     try:
@@ -70,9 +71,11 @@ def write_all_files(client: ServiceClient, study: Study, options: TuneOptions) -
 
 
 def _write_target(client: ServiceClient, study: Study, options: TuneOptions) -> list[str]:
-    """Write the files for the study's target, or remove the target files of an earlier study; return the written paths.
+    """Write the files for the study's target (the larger cluster that the answer is projected to), or remove the
+    target files of an earlier study; return the written paths.
 
-    They have a separate folder, as they are for more GPUs than this machine has, and no run has confirmed them.
+    The target's files are in a separate folder: they are for more GPUs than this machine has, and no run has confirmed
+    them.
     """
     assert study.result is not None
     folder = options.out / TARGET_FOLDER
@@ -83,7 +86,8 @@ def _write_target(client: ServiceClient, study: Study, options: TuneOptions) -> 
 
 
 def export_command(study: Study, options: TuneOptions) -> str | None:
-    """Return the command that writes the file of a fine-tuning tool; None for a study that trains all weights."""
+    """Return the command that writes the answer as a file for a fine-tuning tool; None for a study that trains all
+    weights."""
     if study.spec.workload.adapter is None:
         return None
     words = ["shardtune", "export", "last", "--format", _TOOLS[0], "--out", _TOOLS[0]]
@@ -92,10 +96,9 @@ def export_command(study: Study, options: TuneOptions) -> str | None:
 
 
 def next_command(study: Study, result: StudyResult, options: TuneOptions) -> str | None:
-    """Return the command that may decide a study which is undecided, or whose machine was too busy; None for a
-    decided study. A study on one of the smaller sizes of `--rungs` has none: its speeds are projected whatever its
-    verdict.
-    """
+    """Return the command that may decide a study which is undecided, or whose machine was too busy; None for a decided
+    study. Also None for a study on one of the smaller clusters of `--rungs`, because its speeds are used for
+    projections whatever its verdict."""
     if options.rung is not None:
         return None
     if result.too_busy is not None:

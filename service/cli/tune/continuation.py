@@ -22,14 +22,14 @@ from shardtune.service.workers import compatibility, hardware_shape
 from shardtune.tuner.freshness.fingerprints import stale_fields
 
 FOLDER = "studies"
-"""Folder of the state directory for study files that `tune` writes, so that a command can name them to run a study
-again."""
+"""Name of the folder in the state directory for study files that `tune` writes, so that a command can name such a file
+to run its study again."""
 _NO_WORKER = "no_worker"
-"""Error code of the service when no live worker can continue a study."""
+"""Error code with which the service answers that no live worker can continue a study."""
 
 
 def check_unchanged(options: TuneOptions) -> None:
-    """Reject options that would change the stored study.
+    """Reject command-line options that would change the stored study that the command continues.
 
     Raises:
         InputError: names the option, its value and the remedy.
@@ -49,7 +49,7 @@ def find(client: ServiceClient, options: TuneOptions) -> Study:
     """Find the newest unfinished study for `--resume`, or the newest with an answer for `--add-pairs`.
 
     Raises:
-        InputError: there is no such study, or the options offer other ranks or too few nodes.
+        InputError: there is no such study, or the options offer fewer nodes or another number of ranks than it needs.
     """
     kind = "unfinished" if options.resume else "finished"
     candidates = [study for study in client.studies() if (study.state.is_open if options.resume else study.result)]
@@ -64,11 +64,11 @@ def find(client: ServiceClient, options: TuneOptions) -> Study:
 
 
 def earlier_confirmation(client: ServiceClient, spec: StudyRequest) -> Study | None:
-    """Find an earlier study that compares the same configurations on the same target, if it is unfinished or more
-    paired runs would decide it; None if `spec` is not such a comparison.
+    """Find an earlier study that compares the same configurations on the same target cluster, if it is unfinished or
+    more paired runs would decide it. None if there is no such study, or `spec` does not confirm an answer on a target.
 
-    The cluster job that ran the earlier study may have reached its time limit or been requeued: the study's
-    measurements must not be lost.
+    The measurements of the earlier study are used again, because the cluster job that ran it may have reached its time
+    limit or been requeued.
     """
     # In a shared database another job may be at work on that study.
     if spec.confirms is None or local_stack.DATABASE_VARIABLE in os.environ:
@@ -80,8 +80,8 @@ def earlier_confirmation(client: ServiceClient, spec: StudyRequest) -> Study | N
 
 
 def deciding_pairs(study: Study) -> Extension | None:
-    """Return the extension by the number of paired runs that should decide a finished study; None for a decided
-    study."""
+    """Return an extension of a finished study, with the number of paired runs that should decide it; None if the study
+    is unfinished or decided."""
     more = None if study.result is None or study.state.is_open else more_pairs(study, study.result)
     return None if more is None else Extension(add_pairs=more.pairs)
 
@@ -118,7 +118,8 @@ def _check_nodes(cluster: Cluster, options: TuneOptions) -> None:
 
 
 def check_worker(client: ServiceClient, study: Study, worker_name: str, options: TuneOptions) -> None:
-    """Reject an unfinished study that this machine's worker gets no runs of; its runs would wait for ever.
+    """Reject the continuation of a study whose runs this machine's worker would not get, since they would wait for
+    ever.
 
     Raises:
         InputError: names what differs, and the remedy.
@@ -153,7 +154,7 @@ def check_worker(client: ServiceClient, study: Study, worker_name: str, options:
 def pause_others(client: ServiceClient, study: Study | None, *, is_one_of_several: bool = False) -> None:
     """Pause all other running studies of the state directory, because the service would run older studies first.
 
-    `is_one_of_several`: the command runs several studies, and may itself continue a paused one later.
+    `is_one_of_several`: whether the command runs several studies; it may then itself continue a paused study later.
     """
     # A database of the environment may be shared: other people's studies keep running.
     if local_stack.DATABASE_VARIABLE not in os.environ:
@@ -173,10 +174,11 @@ def begin_or_continue(
     options: TuneOptions,
     say: Callable[[str], None],
 ) -> Study:
-    """Create the study, or extend the stored study by the paired runs that it lacks or that `--add-pairs` asks for.
+    """Create a study, or extend the stored one by the paired runs that its verdict lacks or that `--add-pairs` asks
+    for.
 
-    A comparison on a target begins anew if this machine can no longer extend it, such as after an update of torch: old
-    and new measurements would not be comparable.
+    A study that compares configurations on the target cluster begins anew if this machine can no longer extend it.
+    After an update of torch, for example, old and new measurements would not be comparable.
 
     Raises:
         InputError: the service rejects the request.
@@ -204,8 +206,8 @@ def _error_of(rejected: ServiceRejected) -> InputError | PlatformFailure:
 
 
 def due_extension(study: Study, options: TuneOptions) -> Extension | None:
-    """Return the extension of a study by the paired runs that `--add-pairs` asks for, or that a finished comparison on a
-    target lacks; None for an unfinished study."""
+    """Return the extension of a study by paired runs: by as many as `--add-pairs` asks for, or as a finished
+    comparison on the target cluster needs for its verdict. None for an unfinished study."""
     if not options.add_pairs:
         return deciding_pairs(study) if study.spec.confirms is not None else None
     minutes = options.wait_for_quiet_min
@@ -213,7 +215,8 @@ def due_extension(study: Study, options: TuneOptions) -> Extension | None:
 
 
 def write_study(study: Study, state_dir: Path) -> Path:
-    """Write the stored study as a study file, which a command can name to run it again, and return its path.
+    """Write a stored study as a study file and return the file's path, which a command can name to run the study
+    again.
 
     Raises:
         InputError: the file cannot be written.

@@ -19,7 +19,7 @@ from shardtune.tuner.prediction import catalogue
 
 
 def print_cost(spec: StudyRequest, options: TuneOptions) -> None:
-    """Print the estimate as rows, or as one JSON object.
+    """Print a study's estimated time and cost, as rows or as one JSON object.
 
     Raises:
         InputError: the service would reject the study.
@@ -34,7 +34,7 @@ def print_cost(spec: StudyRequest, options: TuneOptions) -> None:
 
 
 def estimate(spec: StudyRequest, machine: StudyMachine, plan: MeasurePlan) -> StudyCost:
-    """Estimate a study, with errors for a person.
+    """Estimate a study's time and cost, and convert errors to messages for a person.
 
     Raises:
         InputError: the service would reject the study.
@@ -62,7 +62,8 @@ def _machine(spec: StudyRequest, options: TuneOptions) -> StudyMachine:
 
 
 def _measured(cluster: Cluster, state_dir: Path) -> MeasuredHardware | None:
-    """Return the newest rates that were measured here for as many ranks of this device; None without any."""
+    """Return the newest rates that were measured on this machine for the same device and number of ranks; None if none
+    were."""
     files = sorted((state_dir / "worker").glob("hardware-*.json"), key=lambda path: path.stat().st_mtime, reverse=True)
     for file in files:
         try:

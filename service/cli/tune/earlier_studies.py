@@ -16,16 +16,16 @@ from shardtune.service.workers import target_rungs
 from shardtune.tuner.freshness.fingerprints import stale_fields
 
 _WAITS = {"wait_for_quiet_s", "wait_for_worker_s"}
-"""Fields of a study that decide when its runs start, not what they measure; specifications are compared without
-them."""
+"""Fields of a study that decide when its runs start, but not what they measure. Two studies that differ only in these
+fields count as the same."""
 
 
 def find(client: ServiceClient, spec: StudyRequest, options: TuneOptions) -> Study | None:
-    """Return the newest stored study with the same specification and size that `tune --rungs` can continue or reuse:
-    an unfinished one or, on a smaller size, one with an answer. None without `--rungs`.
+    """Return the newest stored study with the same specification and cluster size that `tune --rungs` can use again:
+    an unfinished study or, on one of the smaller clusters, a study with an answer. None without `--rungs`.
 
-    A finished study of the last (full) size is not reused: the command's answer is about this size, which it
-    measures anew.
+    A finished study of the full cluster is not reused: the command's answer is about this cluster, which it measures
+    anew.
     """
     # In a shared database another job may be at work on that study.
     if not options.rungs or local_stack.DATABASE_VARIABLE in os.environ:
@@ -44,8 +44,8 @@ def find(client: ServiceClient, spec: StudyRequest, options: TuneOptions) -> Stu
 def if_comparable(
     client: ServiceClient, study: Study, worker_name: str, options: TuneOptions, say: Callable[[str], None]
 ) -> Study | None:
-    """Return the study if its measurements are comparable with new ones of the worker, and say that it is used
-    again; else None."""
+    """Return the study and say that it is used again, if its measurements are comparable with new ones of the worker.
+    Otherwise pause it if it is unfinished, say why it is not used, and return None."""
     size = study.cluster.nodes if options.hosts else study.cluster.world_size
     where = f"on {counted(size, options.unit)}"
     changed = _changed_since(client, study, worker_name)
@@ -65,8 +65,8 @@ def if_comparable(
 
 
 def _changed_since(client: ServiceClient, study: Study, worker_name: str) -> str | None:
-    """Return what has changed on this machine since the study ran, such as `torch`; None if nothing did, so that the
-    study's measurements are comparable with new ones."""
+    """Return what has changed on this machine since the study ran, such as `torch`. None means that nothing has
+    changed, so that the study's measurements are comparable with new ones."""
     live = (worker.inventory for worker in client.workers() if worker.name == worker_name and worker.is_live)
     inventory = next(live, None)
     if inventory is None or study.fingerprint is None:
@@ -81,7 +81,8 @@ def _changed_since(client: ServiceClient, study: Study, worker_name: str) -> str
 
 
 def has_specification(study: Study, spec: StudyRequest) -> bool:
-    """Whether the service would create the stored study's specification from this request, on the study's cluster."""
+    """Whether this request, on the stored study's cluster, would give a study with the same specification as the
+    stored one."""
     try:
         fitted = target_rungs.on_rung(spec, study.cluster, has_worker=False)
         stated, _ = stated_precision(fitted)

@@ -31,7 +31,8 @@ else:
 CPU_RANKS = 2
 """Default number of ranks on a machine without GPUs."""
 _PLENTY_GIB = 1e5
-"""Placeholder for a rank's memory in GiB: only the worker knows it, and no check here uses it."""
+"""Placeholder for a rank's memory in GiB in checks before a worker exists: only the worker knows the memory, and no
+check here uses it."""
 
 
 def check_study(spec: StudyRequest, ranks: int | None) -> None:
@@ -64,10 +65,11 @@ def check_architecture(model: ModelSpec) -> None:
 def check_hardware(spec: StudyRequest, hosts: Sequence[str], devices: LocalDevices | None = None) -> None:
     """Reject a study for a cluster that this machine does not have, unless a worker elsewhere may run it.
 
-    `hosts` holds the options that name other hosts. `devices`: the machine's GPUs; None looks at this machine.
+    `hosts` holds the options that name other hosts. `devices` lists the machine's GPUs; if None, they are looked up on
+    this machine.
 
     Raises:
-        InputError: names the cluster, what is here, and the remedy.
+        InputError: names the cluster, the devices of this machine, and the remedy.
     """
     # Workers elsewhere may serve a shared database, and may register while a study waits for them.
     if hosts or spec.wait_for_worker_s is not None or local_stack.DATABASE_VARIABLE in os.environ:
@@ -114,7 +116,7 @@ def as_input_error(error: Invalid) -> InputError:
 def expected_cluster(
     spec: StudyRequest, ranks: int | None, gpu_files: Sequence[Path] = local_devices.DRIVERS
 ) -> Cluster | None:
-    """Return the cluster that the study will run on; None where only the worker can detect it.
+    """Return the cluster that the study will run on; None if only the worker can detect it.
 
     Raises:
         Invalid: the cluster's name is unknown.
@@ -135,8 +137,8 @@ def expected_cluster(
 def check_own_code(model: ModelSpec, allowed: Sequence[str]) -> None:
     """Reject a study with the user's own model or script, unless an option such as `--allow-model` allows it to run.
 
-    `allowed` holds the worker's options, each followed by its value. Without an option of the kind the worker reads its
-    environment, which may allow more.
+    `allowed` holds the worker's options, each followed by its value. If it holds no option that allows code of this
+    kind, the check passes: the worker's environment may allow the code.
 
     Raises:
         InputError: names field, value and the option.

@@ -17,7 +17,7 @@ from shardtune.service.client import ServiceClient
 
 @contextmanager
 def interruptible_with(words: str) -> Iterator[None]:
-    """Context manager that ends the command with the message `words` on Ctrl-C or SIGTERM."""
+    """Context manager that ends the command on Ctrl-C or SIGTERM and prints the message `words`."""
     # SIGTERM, too: a cancelled CI job must leave no study that nobody waits for.
     with raise_on_signals():
         try:

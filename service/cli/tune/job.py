@@ -51,7 +51,7 @@ else:
 
 _POLL_S = 0.5
 _PROBE_BYTES = 256 * 1024
-"""Bytes that are written to `--out` as a test before any trial runs; the files of an answer need less."""
+"""Number of bytes that are written to `--out` as a test before any trial runs; the files of an answer are smaller."""
 
 
 @dataclass
@@ -90,9 +90,9 @@ def tune(options: TuneOptions) -> None:
 
 
 def run(state_dir: Path, spec: StudyRequest | None, options: TuneOptions) -> Study:
-    """Run the study in a state directory that this command holds, print its answer, and return it.
+    """Run the study in a state directory that this command has locked, print the study's answer, and return the study.
 
-    `spec` None: the stored study that the options continue.
+    If `spec` is None, the options name the stored study to continue.
 
     Raises:
         CliError: a subclass, for every end but success.
@@ -107,7 +107,7 @@ def run(state_dir: Path, spec: StudyRequest | None, options: TuneOptions) -> Stu
 
 
 def check_out_is_writable(out: Path) -> None:
-    """Reject a folder that cannot be written, before hours of trials rather than after.
+    """Reject an output folder that cannot be written, before trials run for hours.
 
     Raises:
         InputError: names the folder and the reason.
@@ -172,22 +172,23 @@ def _earlier_study(client: api.ServiceClient, spec: StudyRequest, options: TuneO
 
 
 def _describe_training(study: Study) -> str:
-    """Describe the model, and its adapter and sample lengths where not all weights are trained on samples of one
-    length."""
+    """Describe the model in words. If not all weights are trained on samples of one length, also describe the adapter
+    and the lengths of the samples."""
     workload = study.spec.workload
     adapter = "" if workload.adapter is None else f", {workload.adapter.describe()}"
     return f"{study.spec.model.name}{adapter}" + ("" if workload.data is None else f", {workload.data.describe()},")
 
 
 def _worker_options(cluster: Cluster | str, options: TuneOptions) -> tuple[int | None, float | None]:
-    """Return the ranks and the memory in GiB that the worker must offer; GPUs are detected."""
+    """Return the number of ranks and the memory per rank in GiB that the worker must offer. None leaves a value to the
+    worker, which detects its GPUs."""
     if isinstance(cluster, Cluster):
         return (cluster.gpus_per_node, cluster.memory_gib) if cluster.device == "cpu" else (options.ranks, None)
     return options.ranks, options.memory_gib
 
 
 def host_options(cluster: Cluster | str, options: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the launcher's options, with the study's number of nodes where the command line gives none."""
+    """Return the options of the worker's launcher. If they state no number of nodes, add the study's."""
     # A launcher of the environment takes it, too: all hosts of a Slurm job may be fewer than the study's.
     if worker_launcher(options) != "local" and "--nodes" not in options and isinstance(cluster, Cluster):
         return (*options, "--nodes", str(cluster.nodes))
@@ -202,7 +203,7 @@ def _describe_cluster(cluster: Cluster) -> str:
 
 
 def _follow_study(client: api.ServiceClient, worker: local_stack.LocalWorker, study_id: str) -> Study:
-    """Show the progress of the study until it ends."""
+    """Show the progress of a study until it ends, and return the study."""
     console = PrintableConsole(stderr=True)
     started = time.monotonic()
     with live_table.LiveView(console) if console.is_terminal else LineView(print_progress) as view:

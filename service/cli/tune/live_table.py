@@ -49,7 +49,8 @@ class LiveView:
 def render(
     study: Study, trials: Sequence[Trial], rejections: Sequence[Rejection], elapsed_s: float, rows: int
 ) -> RenderableType:
-    """Return the table of the newest trials; below it, the current activity and the fastest configuration so far."""
+    """Return a table of the newest trials; the lines below it show the current activity and the fastest configuration
+    so far."""
     best = study.best_so_far
     visible = _visible(trials, best.trial_number if best else None, max(rows, 4))
     table = Table(box=None, pad_edge=False, header_style="bold", expand=True)
@@ -80,7 +81,7 @@ def render(
 
 
 def _visible(trials: Sequence[Trial], best: int | None, rows: int) -> list[Trial]:
-    """Return the newest trials that fit on the screen, and always the best one."""
+    """Return the newest trials that fit on the screen, always including the fastest one."""
     newest = list(trials[-rows:])
     missing = [trial for trial in trials[:-rows] if trial.number == best]
     return missing + newest[len(missing) :]

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 DRIVERS = (Path("/dev/nvidiactl"), Path("/dev/dxg"))
-"""Device files that show a loaded NVIDIA driver: the first exists on Linux, the second on WSL2."""
+"""Device files that exist while an NVIDIA driver is loaded: the first on Linux, the second on WSL2."""
 _GPUS = Path("/proc/driver/nvidia/gpus")
 
 
@@ -15,7 +15,7 @@ class LocalDevices:
 
     has_driver: bool
     gpus: tuple[str, ...] | None
-    """Product names of the GPUs; None where the driver's list cannot be read, as in some containers."""
+    """Product names of the GPUs; None if the driver's list cannot be read, as in some containers."""
 
 
 def detect(drivers: Sequence[Path] = DRIVERS, gpus: Path = _GPUS) -> LocalDevices:
@@ -30,6 +30,7 @@ def detect(drivers: Sequence[Path] = DRIVERS, gpus: Path = _GPUS) -> LocalDevice
 
 
 def _model_name(information: str) -> str:
-    """Return the product name in a GPU's `information` file, whose lines read `Model: <tab> NVIDIA H100 80GB HBM3`."""
+    """Return the product name in a GPU's `information` file of the driver, which has a line such as `Model: <tab>
+    NVIDIA H100 80GB HBM3`."""
     lines = (line.partition(":") for line in information.splitlines())
     return next((value.strip() for name, _, value in lines if name.strip() == "Model"), "")

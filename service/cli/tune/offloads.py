@@ -9,10 +9,10 @@ _KNOB = "offload_optimizer"
 
 
 def may_offload_optimizer(request: StudyRequest) -> bool:
-    """Whether some configuration of a study may keep its optimizer's states on the host.
+    """Whether at least one configuration of a study may keep its optimizer states in host memory (offload).
 
-    If the result is False and a trial offloads nevertheless, its first rank builds DeepSpeed's CPU Adam, which the
-    worker otherwise builds before the first trial.
+    If True, the worker builds DeepSpeed's CPU Adam before the first trial. If the result is False and a trial offloads
+    nevertheless, the trial's first rank builds it.
     """
     baseline = request.baseline
     if isinstance(baseline, TrialConfig):

@@ -9,9 +9,10 @@ from shardtune.service.cli.tune.quiet_options import WAIT_FOR_QUIET
 
 DEFAULT_STATE_DIR, DEFAULT_OUT = Path(".shardtune"), Path("best")
 OF_EVERY_RUN = frozenset({"ranks", "state_dir", "out", "as_json", "allowed", "hosts"})
-"""Fields of options that hold for every run: `again` repeats them, and a stored study takes them."""
+"""Names of the options that apply to every run of `tune`: a command that repeats the run contains them, and they may
+accompany a stored study."""
 _OF_A_STORED_STUDY = frozenset({"resume", "add_pairs"})
-"""Fields of options that continue a stored study."""
+"""Names of the options that continue a stored study."""
 
 
 @dataclass(frozen=True)
@@ -27,48 +28,51 @@ class TuneOptions:
     out: Path
     as_json: bool
     allowed: tuple[str, ...] = ()
-    """Worker options that allow the user's own code: each option followed by its value."""
+    """Worker options that allow the user's own models and scripts to run, each option followed by its value."""
     add_pairs: int | None = None
-    """Number of further paired runs for the newest study that has an answer."""
+    """Number of additional paired runs for the newest study that has an answer."""
     hosts: tuple[str, ...] = ()
-    """Worker options that name other hosts; empty: this machine."""
+    """Worker options that name other hosts. If empty, only this machine runs trials."""
     study_id: str | None = None
-    """Id of the new study; None lets the service choose one."""
+    """Id of the new study. If None, the service chooses one."""
     wait_for_quiet_min: float | None = None
-    """Minutes that the study may wait in all until the machine is quiet; None: as the study file says."""
+    """Total minutes that the study may wait until the machine is quiet. If None, the study file decides."""
 
     cost: bool = False
     """Whether to print the estimated time and cost of the study, and run nothing."""
     adapter: AdapterSchema | None = None
-    """Adapter that replaces the study file's; None: as the file says."""
+    """Adapter that replaces the study file's. If None, the study file decides."""
     data: Path | None = None
-    """File with the lengths of the samples, which replace the study file's; None: as the file says."""
+    """File with the lengths of the samples, which replace the lengths in the study file. If None, the study file
+    decides."""
     layout: str | None = None
-    """Arrangement of samples of several lengths; None: as the study file says."""
+    """Layout of samples of several lengths, such as packed. If None, the study file decides."""
     target: str | None = None
-    """Larger cluster that the answer is projected to, such as `64x8`; None: as the study file says."""
+    """Larger cluster that the answer is projected to, such as `64x8`. If None, the study file decides."""
     rung: int | None = None
-    """Number of nodes (over hosts) or ranks of one smaller size of `--rungs`, on which the study runs first; None:
-    the full size."""
+    """Size of the smaller cluster of `--rungs` on which this study runs, in nodes (over hosts) or ranks. If None, the
+    study runs on the full cluster."""
 
     rungs: tuple[int, ...] = ()
-    """All sizes of `--rungs`, on which the study runs before its full size, smallest first; empty without `--rungs`."""
+    """Sizes of all smaller clusters of `--rungs` on which the study runs before its full size, smallest first. If
+    empty, `--rungs` was not given."""
     max_pairs: int | None = None
-    """Maximum pairs of validation runs before the verdict may remain undecided; None: as the study file says."""
+    """Maximum number of pairs of validation runs; after them, the verdict may remain undecided. If None, the study
+    file decides."""
 
     @property
     def unit(self) -> str:
-        """Unit of the sizes of `--rungs`: `node` over hosts, else `rank`."""
+        """Unit of the sizes that `--rungs` lists: `node` if the study runs on several hosts, else `rank`."""
         return "node" if self.hosts else "rank"
 
     @property
     def nodes(self) -> int | None:
-        """Number of nodes that the command line gives; None without it."""
+        """Number of nodes that the command line states; None if it states none."""
         return int(self.hosts[self.hosts.index("--nodes") + 1]) if "--nodes" in self.hosts else None
 
     def of_a_new_study(self) -> list[tuple[str, object]]:
-        """Return the options that only a new study can take, each with its value: all that are given but those of every
-        run."""
+        """Return the options that only a new study can take, each with its value: all given options except those that
+        apply to every run."""
         given = [
             (field.name, getattr(self, field.name))
             for field in fields(self)
@@ -79,7 +83,7 @@ class TuneOptions:
         ]
 
     def _as_given(self, name: str, value: object) -> tuple[str, object]:
-        """Return an option's name on the command line, with its value there."""
+        """Return an option as the command line spells it, followed by its value."""
         if name == "adapter":
             option, text = self.adapter_words()
             return option, text
@@ -87,8 +91,8 @@ class TuneOptions:
         return names.get(name, f"--{name.replace('_', '-')}"), value
 
     def again(self, *first: str) -> str:
-        """Return a `shardtune tune` command, quoted for a shell: the words of `first`, then the options that every
-        repetition keeps, such as `--state-dir`."""
+        """Return a `shardtune tune` command, quoted for a shell: the words of `first`, then the options that apply to
+        every run, such as `--state-dir`."""
         words = ["shardtune", "tune", *first]
         words += ["--ranks", str(self.ranks)] if self.ranks else []
         words += ["--state-dir", str(self.state_dir)] if self.state_dir != DEFAULT_STATE_DIR else []
@@ -97,7 +101,7 @@ class TuneOptions:
         return shlex.join([*words, *self.hosts, *self.allowed])
 
     def from_the_start(self) -> str:
-        """Return the command that creates the study anew from its study file."""
+        """Return the command that creates and runs the study again from its study file."""
         assert self.study is not None, "a continued study is written into a file first"
         words = [str(self.study)]
         words += ["--max-trials", str(self.max_trials)] if self.max_trials else []
@@ -125,7 +129,7 @@ class TuneOptions:
         return [] if self.wait_for_quiet_min is None else [WAIT_FOR_QUIET, f"{self.wait_for_quiet_min:g}"]
 
     def after_interrupt(self, *, has_begun: bool) -> tuple[str, str]:
-        """Return two lines: what is kept, and the command that continues.
+        """Return two lines for an interrupted run: what is kept, and the command that continues the study.
 
         `has_begun`: whether the service has stored the study, or its additional paired runs.
         """

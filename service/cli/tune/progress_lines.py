@@ -12,7 +12,7 @@ _MOST_REJECTIONS = 3
 
 
 class LineView:
-    """Progress view that prints what changed since the last call of `show`."""
+    """Progress view that prints, at each call of `show`, what has changed since the previous call."""
 
     def __init__(self, write: Callable[[str], None]) -> None:
         self._write = write
@@ -32,14 +32,14 @@ class LineView:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Do nothing; `LiveView` closes its table here."""
+        """Do nothing, since there is no table to close as in `LiveView`."""
 
     def say(self, line: str) -> None:
         """Print a line."""
         self._write(line)
 
     def show(self, study: Study, trials: Sequence[Trial], rejections: Sequence[Rejection], elapsed_s: float) -> None:
-        """Print what changed since the last call."""
+        """Print what has changed since the previous call."""
         if study.final_comparison != self._final_comparison:
             # An extended study compares anew: its runs are counted from 1 again.
             self._final_comparison, self._confirmed = study.final_comparison, set()
@@ -83,8 +83,8 @@ class LineView:
                 )
 
     def _print_waits(self, trials: Sequence[Trial]) -> None:
-        """Print which programs a run waits for until its machine is quiet: when it begins to wait, then once a
-        minute."""
+        """Print which programs a run waits for until its machine is quiet. The line is printed when the run begins to
+        wait, and then once a minute."""
         for trial in trials:
             for run in trial.runs:
                 progress = run.progress
@@ -142,7 +142,8 @@ class LineView:
 
 
 def _disturbed_attempts(trials: Sequence[Trial]) -> Iterator[tuple[Trial, Run, int]]:
-    """Yield the attempts of runs that are repeated because other processes disturbed them, with trial and run."""
+    """Yield each attempt of a run that is repeated because other processes disturbed it, together with its trial and
+    run."""
     for trial in trials:
         for run in trial.runs:
             for attempt in run.attempts:

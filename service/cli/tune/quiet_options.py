@@ -7,7 +7,7 @@ from shardtune.service.cli.errors import InputError
 
 WAIT_FOR_QUIET = "--wait-for-quiet"
 DEFAULT_WAIT_MINUTES = 30
-"""Minutes that a study waits in all if the option has no number."""
+"""Total minutes that a study waits for a quiet machine if `--wait-for-quiet` has no number."""
 _MOST_MINUTES = MOST_QUIET_WAIT_S / 60
 
 
@@ -24,7 +24,8 @@ def with_default_minutes(arguments: Sequence[str]) -> list[str]:
 
 
 def check_wait(minutes: float | None, *, resume: bool) -> None:
-    """Reject a wait that is not positive, and a wait beside `--resume`, which continues a study without changing it.
+    """Reject a value of `--wait-for-quiet` that is not positive. Also reject the option together with `--resume`,
+    which continues a study without changing it.
 
     Raises:
         InputError: names the option, its value and the remedy.

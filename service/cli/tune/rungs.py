@@ -35,10 +35,11 @@ RunStudy = Callable[[Path, StudyRequest, TuneOptions], Study]
 
 
 def parse(text: str) -> tuple[int, ...]:
-    """Parse `--rungs`, the numbers of nodes or ranks of smaller clusters on which the study runs first; smallest first.
+    """Parse the value of `--rungs` (the numbers of nodes or ranks of smaller clusters on which the study runs first),
+    and return the numbers, smallest first.
 
     Raises:
-        InputError: the text is no list of different numbers from 1 on, or too long.
+        InputError: the text is no list of different numbers of at least 1, or the list is too long.
     """
     words = [word.strip() for word in text.split(",")]
     if not all(word.isascii() and word.isdecimal() and 0 < len(word) < 10 and int(word) > 0 for word in words):
@@ -55,7 +56,8 @@ def parse(text: str) -> tuple[int, ...]:
 
 
 def check(sizes: Sequence[int], options: TuneOptions) -> None:
-    """Reject `--rungs` with an option that excludes it, or with sizes that are not below the study's own.
+    """Reject `--rungs` together with an option that excludes it, or with sizes that are not smaller than the study's
+    cluster.
 
     Raises:
         InputError: names `--rungs`, the other option, and the remedy.
@@ -75,13 +77,14 @@ def check(sizes: Sequence[int], options: TuneOptions) -> None:
 
 
 def tune(sizes: Sequence[int], options: TuneOptions, run: RunStudy = job.run) -> None:
-    """Run the study on each size of `--rungs`, then on its full size, and print the answer of the full size.
+    """Run a study on each of the smaller clusters that `--rungs` lists, then on its full cluster, and print the answer
+    of the full cluster.
 
     All sizes are checked before the first trial runs, and the state directory stays locked until the last size has
     ended.
 
     Raises:
-        CliError: a subclass, for every end but success; what was measured is kept.
+        CliError: a subclass, for every end but success; measurements up to then are kept.
     """
     check(sizes, options)
     whole = replace(options, rungs=tuple(sizes))
@@ -106,7 +109,8 @@ def _plan(whole: TuneOptions) -> str:
 
 
 def _studies(whole: TuneOptions) -> list[tuple[TuneOptions, StudyRequest]]:
-    """Return the options and the study of each size, smallest first, once all are known to be possible.
+    """Check that the study is possible on every cluster size of `--rungs`, and return the options and the study for
+    each size, smallest first.
 
     Raises:
         InputError: the study is not possible on one of the sizes.
@@ -125,7 +129,8 @@ def _studies(whole: TuneOptions) -> list[tuple[TuneOptions, StudyRequest]]:
 
 
 def _run(state_dir: Path, number: int, options: TuneOptions, spec: StudyRequest, run: RunStudy) -> None:
-    """Run the study on one size; a smaller size prints its answer to stderr, as progress."""
+    """Run the study on one cluster size of `--rungs`. Unless this is the full size, print the answer to stderr, as
+    progress."""
     size = options.rung
     if size is None:
         run(state_dir, spec, options)

@@ -13,11 +13,11 @@ from shardtune.service.http.errors import Invalid
 from shardtune.service.studies.choose_precision import stated_precision
 
 _FOLDER = "rungs"
-"""Folder below `--out` with the files of the study on each smaller size of `--rungs`."""
+"""Name of the folder below `--out` that holds the files of the studies on the smaller clusters of `--rungs`."""
 
 
 def options_on(size: int, whole: TuneOptions) -> TuneOptions:
-    """Return the command's options changed for a run of the study on a smaller size of `--rungs`."""
+    """Return the command's options, changed so that the study runs on a smaller cluster of `--rungs`."""
     smaller = replace(whole, rung=size, out=whole.out / _FOLDER / str(size), as_json=False)
     if not whole.hosts:
         return replace(smaller, ranks=size)
@@ -28,15 +28,15 @@ def options_on(size: int, whole: TuneOptions) -> TuneOptions:
 
 
 def with_complete_target(spec: StudyRequest, whole: TuneOptions) -> StudyRequest:
-    """Return the full-size study with a target (the larger cluster to project to) that is the same on each size of
-    `--rungs`.
+    """Return the study for the full cluster, with a target (the larger cluster to project to) that stays the same on
+    each smaller cluster of `--rungs`.
 
     A target without GPUs per node would take their number from the study's cluster, which has fewer on a smaller
-    number of ranks; the full size's number is therefore filled in.
+    number of ranks; therefore the target gets the number of the full cluster.
 
     Raises:
         InputError: the study has no target to project to; the target is no larger than the full-size study; or
-            `--nodes` or `--ranks` is not the size of the study's cluster.
+        `--nodes` or `--ranks` is not the size of the study's cluster.
     """
     shown = ",".join(map(str, whole.rungs))
     target = spec.target
@@ -54,10 +54,11 @@ def with_complete_target(spec: StudyRequest, whole: TuneOptions) -> StudyRequest
 
 
 def _check_is_larger(shown: str, there: tuple[int, int | None], here: tuple[str, int, int | None]) -> None:
-    """Reject a target with no more nodes or GPUs than the study itself, before the smaller sizes run.
+    """Reject a target that has no more nodes or GPUs than the study's own cluster, before the study runs on the
+    smaller clusters of `--rungs`.
 
-    `there`: nodes of the target, and GPUs of each, None if unknown. `here`: the option that sets the study's own size,
-    followed by its nodes and GPUs of each.
+    `there`: number of nodes of the target, and GPUs per node (None if unknown). `here`: the option that sets the size
+    of the study's own cluster, followed by its number of nodes and GPUs per node.
     """
     option, nodes, per_node = here
     if there == (nodes, per_node) or there[0] < nodes or (there[1] or 1) < (per_node or 1):
@@ -68,7 +69,8 @@ def _check_is_larger(shown: str, there: tuple[int, int | None], here: tuple[str,
 
 
 def _check_cluster(spec: StudyRequest, whole: TuneOptions) -> None:
-    """Reject a study whose cluster has another size than `--nodes` or `--ranks`, before the smaller sizes run."""
+    """Reject a study whose cluster has another size than `--nodes` or `--ranks`, before the study runs on the smaller
+    clusters of `--rungs`."""
     if spec.cluster == "local":
         return
     try:
@@ -88,9 +90,10 @@ def _check_cluster(spec: StudyRequest, whole: TuneOptions) -> None:
 
 
 def study_on(size: int, spec: StudyRequest, options: TuneOptions, say: Callable[[str], None]) -> StudyRequest:
-    """Return the study on a smaller size of the same hosts.
+    """Return the study for a smaller cluster that is a part of the same hosts.
 
-    A baseline that is not possible there, such as one that shards over more ranks, is left out; `say` receives the reason.
+    A baseline that is not possible on the smaller cluster, such as one that shards over more ranks, is left out; `say`
+    receives the reason.
 
     Raises:
         InputError: the study is not possible on this size.
@@ -111,7 +114,8 @@ def study_on(size: int, spec: StudyRequest, options: TuneOptions, say: Callable[
 
 
 def _without_baseline(spec: StudyRequest) -> StudyRequest | None:
-    """Return the study without its baseline, in the precision that the baseline states; None if there is no baseline."""
+    """Return the study without its baseline, but in the precision that the baseline states; None if the study has no
+    baseline."""
     if spec.baseline is None:
         return None
     precision, _ = stated_precision(spec)

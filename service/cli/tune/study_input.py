@@ -28,7 +28,8 @@ else:
 
 
 def read(options: TuneOptions, say: Callable[[str], None]) -> StudyRequest:
-    """Read the study, with the options that replace its values; `say` receives a line for each of them.
+    """Read a study and replace the values that command-line options state; `say` receives a line for each replaced
+    value.
 
     Raises:
         InputError: there is no study, or a field is missing, unknown or wrong.

@@ -23,11 +23,12 @@ class ShownConfig(Schema):
     """Configuration with its figures."""
 
     description: str
-    """Short description of the configuration for people."""
+    """Short description of the configuration in words."""
     config: dict[str, JsonValue]
-    """Configuration without default values; valid for `explain_config` and as a study's baseline."""
+    """Configuration without the fields that have their default value; `explain_config` accepts it, and a study accepts
+    it as baseline."""
     speed: Figure | None
-    """Tokens per second of one GPU; null: the GPU's rates are unknown, or nothing was measured."""
+    """Tokens per second of one GPU; null if the GPU's rates are unknown, or nothing was measured."""
     memory: Figure | None
     """Peak memory of one GPU, as the device reports it."""
 
@@ -36,11 +37,12 @@ class PredictedConfig(ShownConfig):
     """Configuration with predicted figures."""
 
     rank: int | None = None
-    """Rank among the fastest, from 1; configurations of one rank are equal within the predictor's error."""
+    """Position in the ranking by predicted speed, from 1. Configurations with the same rank are equal within the
+    predictor's error."""
     capacity_gib: float
     """Memory in GiB that a GPU has for training, without the headroom that a study keeps free."""
     fits: Verdict
-    """Whether the memory's band lies within the capacity. `may fit`: only a run can decide."""
+    """Whether the predicted memory, with its band, lies within the capacity. With `may fit`, only a run can decide."""
     bound_by: Bound | None
     """Part of the machine that limits the step."""
     mfu: Figure | None
@@ -73,13 +75,13 @@ class PredictAnswer(JobAnswer):
     """Answer of `predict`."""
 
     global_batch: int | None
-    """Samples per step with which the configurations were ranked."""
+    """Samples per step for which the configurations were ranked."""
     configurations: tuple[PredictedConfig, ...]
-    """Fastest configurations, those that surely fit first. Empty if none fits."""
+    """Fastest configurations, starting with those that surely fit. Empty if none fits."""
     equal_within: float
-    """Error of a comparison of two predicted speeds, as a fraction."""
+    """Difference below which two predicted speeds count as equal, as a fraction."""
     levers: tuple[str, ...] = ()
-    """Changes that would make the model fit, where no configuration does."""
+    """Changes that would make the model fit in memory; empty if a configuration fits."""
 
 
 class MemoryRow(PredictedConfig):
@@ -90,9 +92,9 @@ class MemoryRow(PredictedConfig):
     margin_gib: float
     """Capacity minus predicted memory in GiB; if negative, the missing amount."""
     largest_micro_batch: int
-    """Largest micro batch that is predicted to fit; 0: none."""
+    """Largest micro batch that is predicted to fit; 0 if none fits."""
     longest_sequence: int
-    """Longest sequence in tokens that is predicted to fit; 0: none."""
+    """Longest sequence in tokens that is predicted to fit; 0 if none fits."""
     cheapest_change: str | None
     """Smallest change that makes the strategy fit; null if it fits."""
     largest_terms_gib: dict[str, float]
@@ -107,7 +109,7 @@ class MemoryAnswer(JobAnswer):
 
 
 class Term(Schema):
-    """Contribution to the predicted memory of one GPU."""
+    """One term of the sum that is the predicted memory of one GPU."""
 
     name: str
     gib: float
@@ -120,11 +122,11 @@ class ExplainConfigAnswer(JobAnswer):
     """Answer of `explain_config`."""
 
     configuration: MemoryRow
-    """Configuration of the call as it was read, with its predicted figures."""
+    """Configuration that the call named, as it was read, with its predicted figures."""
     memory_terms: tuple[Term, ...]
     """Contributions to the predicted memory at its peak, largest first."""
     peak_moment: str
-    """Moment of the step at which memory peaks."""
+    """Moment of the training step at which memory is highest."""
     step_time: Figure | None
     """Seconds of one step."""
     step_parts_s: dict[str, float]
@@ -134,9 +136,10 @@ class ExplainConfigAnswer(JobAnswer):
     fastest: PredictedConfig | None
     """Configuration that is predicted to be the fastest for the same job; null if none fits."""
     expected_speedup: Figure | None
-    """Predicted speed of the fastest configuration over that of this one."""
+    """Predicted speed of the fastest configuration divided by that of this one."""
     differences: dict[str, tuple[JsonValue, JsonValue]]
-    """Knobs in which the fastest configuration differs: this configuration's value, and the fastest one's."""
+    """Knobs in which the fastest configuration differs from this one, each with this configuration's and the fastest
+    one's value."""
 
 
 class PlanChoice(Schema):
@@ -147,19 +150,19 @@ class PlanChoice(Schema):
     gpus: int
     """Number of GPUs."""
     description: str
-    """Short description of the configuration for people."""
+    """Short description of the configuration in words."""
     speed: Figure
     """Tokens per second of one GPU."""
     memory: Figure
     """Peak memory of one GPU."""
     may_not_fit: bool
-    """Whether the band of the memory reaches beyond the GPU's memory."""
+    """Whether the predicted memory, with its band, may exceed the GPU's memory."""
     days: Figure
     """Days from start to end."""
     gpu_hours: Figure
     """Hours of all GPUs together."""
     cost: Figure | None
-    """Money of all GPU-hours; null without a price."""
+    """Price of all GPU-hours; null if the GPU has no price."""
     finish: DateBand
     """Day on which the run ends, with its 90 % band."""
     meets_deadline: Likelihood | None
@@ -181,12 +184,12 @@ class PlanAnswer(ToolAnswer):
     choices: tuple[PlanChoice, ...]
     """Kinds and numbers of GPUs, those with the fewest GPU-hours first."""
     cheapest_in_time: PlanChoice | None
-    """Cheapest choice that ends by the deadline; without prices, the one with the fewest GPU-hours."""
+    """Cheapest choice that ends by the deadline. Without prices, it is the choice with the fewest GPU-hours."""
     fastest_in_budget: PlanChoice | None
     """Choice that ends earliest within the budget; null without a budget."""
     impossible: tuple[ImpossibleRow, ...]
     """Kinds and numbers of GPUs for which no configuration exists, each with the reason."""
     omitted: int
-    """Number of further choices that the call's `rows` left out."""
+    """Number of further choices that were left out because of the call's argument `rows`."""
     notes: tuple[str, ...] = ()
     """Assumptions that nobody checked."""

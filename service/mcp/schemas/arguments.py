@@ -29,7 +29,7 @@ class JobArguments(Schema):
     precision: PrecisionName = "auto"
     """Dtypes of training: `bf16-mixed` keeps fp32 master weights; `auto` follows the GPU."""
     optimizer: str | dict[str, JsonValue] = "adamw"
-    """Kind of the optimizer, such as `adamw` or `muon`, or its settings with `kind`."""
+    """Optimizer: its kind, such as `adamw` or `muon`, or an object with `kind` and settings."""
     adapter: Adapter = Field(
         default=None, examples=[{"kind": "lora", "rank": 16}, {"kind": "last_layers", "layers": 2}]
     )
@@ -37,7 +37,8 @@ class JobArguments(Schema):
     data: SampleLengths | None = None
     """Lengths of the samples; null: every sample has `sequence_length` tokens."""
     attention: AttentionName = "sdpa"
-    """Attention by the name that transformers uses; `eager` keeps the scores of every pair of tokens."""
+    """Implementation of attention, by the name that transformers uses; `eager` keeps the scores of every pair of
+    tokens in memory."""
 
     def request(self, **more: Any) -> PredictionRequest:
         """Return these arguments as a prediction request.
@@ -89,7 +90,7 @@ class ExplainConfigArguments(JobArguments):
     """Configuration in Shardtune's format (`dp_shard`: GPUs that share one copy of the states), or the unchanged content
     of a DeepSpeed JSON, an Accelerate configuration or TrainingArguments."""
     global_batch: int | None = None
-    """Samples per optimizer step; null: one forward pass a step. Required for a file of another program."""
+    """Samples per optimizer step; null: as many as one forward pass takes. Required for a file of another program."""
 
 
 class PlanArguments(Schema):
@@ -116,13 +117,13 @@ class PlanArguments(Schema):
     sequence_length: int | None = None
     """Tokens per sample; null: the model's maximum, up to 4096."""
     global_batch: int | None = None
-    """Samples per optimizer step; null: chosen by the FLOPs of the run."""
+    """Samples per optimizer step; null: chosen according to the FLOPs of the run."""
     precision: PrecisionName = "auto"
     """Dtypes of training."""
     overhead: float = 0.15
-    """Time for evaluation, data and pauses, as a fraction of step time."""
+    """Time for evaluation, data and pauses, which is added to the step time, as a fraction of it."""
     measurements: tuple[dict[str, JsonValue], ...] = ()
-    """Measurements on a few GPUs (`gpu`, `gpus`, `config`, `tokens_per_s_per_gpu`), from which larger numbers are
+    """Measurements on a few GPUs (`gpu`, `gpus`, `config`, `tokens_per_s_per_gpu`), from which speeds on more GPUs are
     projected."""
     rows: int = Field(default=6, ge=1, le=120)
-    """Maximum number of rows to return, those with the fewest GPU-hours first."""
+    """Maximum number of rows to return; those with the fewest GPU-hours are returned."""

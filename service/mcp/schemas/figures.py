@@ -14,7 +14,7 @@ _DIGITS = 4
 
 
 class Figure(Schema):
-    """Number with its unit, its basis and its band."""
+    """Number with its unit, its basis (how it was obtained) and its band (the range in which it probably lies)."""
 
     value: float
     """Value in `unit`."""
@@ -24,9 +24,9 @@ class Figure(Schema):
     """Basis of the value: `measured` in a run, `projected` from measurements on fewer GPUs, or `predicted` without any
     run. Only a measured value is a result."""
     low: float | None = None
-    """Lower end of the band; null without a band."""
+    """Lower end of the band (the range in which the value probably lies); null without a band."""
     high: float | None = None
-    """Upper end of the band; null without a band."""
+    """Upper end of the band (the range in which the value probably lies); null without a band."""
     band: str | None = Field(default=None, examples=[BAND_90])
     """Meaning of the band."""
     source: str = Field(examples=["predictor with the catalogue's rates"])
@@ -39,7 +39,7 @@ class Figure(Schema):
 
 
 def rounded(value: float) -> float:
-    """Round a value to four significant digits; more would claim a precision that no prediction has."""
+    """Round a value to four significant digits, because no prediction is more precise."""
     if value == 0 or not math.isfinite(value):
         return value
     return round(value, _DIGITS - 1 - math.floor(math.log10(abs(value))))
@@ -53,7 +53,7 @@ def figure(
     ends: tuple[float, float] | None = None,
     band: str = BAND_90,
 ) -> Figure:
-    """Return a rounded figure; `ends` are the lower and the upper end of its band."""
+    """Return a figure whose value is rounded; `ends` are the lower and the upper end of its band."""
     if ends is None:
         return Figure(value=rounded(value), unit=unit, basis=basis, source=source)
     low, high = rounded(ends[0]), rounded(ends[1])

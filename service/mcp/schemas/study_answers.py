@@ -58,15 +58,15 @@ class StudyOutcome(Schema):
     """Result of a study."""
 
     verdict: Verdict
-    """Verdict of the paired runs: only `confirmed` is a proof of a gain."""
+    """Verdict of the paired runs; only `confirmed` proves a gain."""
     speedup: Figure | None
-    """Speed of the challenger over the baseline's, in paired runs."""
+    """Speed of the challenger divided by that of the baseline, in paired runs."""
     best: MeasuredConfig
     """Recommended configuration."""
     baseline: MeasuredConfig
-    """Baseline: the user's, or the fastest documented default."""
+    """Configuration that the others were compared with: the user's, or the fastest documented default."""
     candidate: MeasuredConfig | None
-    """Challenger that did not become the recommendation."""
+    """Configuration that was compared with the baseline but did not become the recommendation."""
     notes: tuple[str, ...]
     """Notes about the result."""
 
@@ -88,9 +88,10 @@ class StudiesCreateAnswer(ToolAnswer):
     """Answer of `studies_create`: an estimate, or the study that was created."""
 
     state: Literal["needs_confirmation", "created"]
-    """`needs_confirmation`: nothing was started; show the estimate to the user, and repeat the call with the code."""
+    """`needs_confirmation` means that nothing was started: show the estimate to the user, and repeat the call with the
+    code."""
     confirmation: str | None
-    """Code of this estimate: it belongs to exactly this request and budget, for 12 hours, and creates one study."""
+    """Code of this estimate. It is valid for exactly this request and budget, for 12 hours, and creates one study."""
     max_gpu_seconds: float
     """Budget of the study in GPU-seconds."""
     gpu_hours: Figure | None
@@ -98,11 +99,11 @@ class StudiesCreateAnswer(ToolAnswer):
     minutes: Figure | None
     """Expected minutes on one worker, not limited by the budget."""
     expected_gain: Figure | None
-    """Predicted speed of the fastest configuration over the baseline's."""
+    """Predicted speed of the fastest configuration divided by that of the baseline."""
     stops: tuple[str, ...]
     """Limits that end the study."""
     study: ListedStudy | None
-    """Study that was created; null without a confirmation."""
+    """Study that was created; null if the call had no confirmation code."""
 
 
 class BestAnswer(ToolAnswer):
@@ -112,13 +113,14 @@ class BestAnswer(ToolAnswer):
     match: Literal["exact", "nearest"]
     """Whether the configuration was measured for exactly this job."""
     differences: dict[str, tuple[JsonValue, JsonValue]]
-    """Fields in which the measured job differs: the requested value, and the measured job's."""
+    """Fields in which the measured job differs from the requested one, each with the requested and the measured
+    value."""
     confidence: Literal["high", "medium", "low"]
     """Confidence in the configuration for this job."""
     reasons: tuple[str, ...]
     """Reasons that lower the confidence."""
     freshness: str
-    """Whether hardware and software are as they were measured."""
+    """Whether hardware and software are still those on which the configuration was measured."""
     trained: str
     """Part of the model that is trained: `all weights`, or the adapter in words."""
     samples: str
@@ -126,9 +128,9 @@ class BestAnswer(ToolAnswer):
     study_id: str
     measured_at: datetime
     verdict: Verdict
-    """Verdict of the paired runs: only `confirmed` is a proof of a gain."""
+    """Verdict of the paired runs; only `confirmed` proves a gain."""
     speedup: Figure | None
-    """Speed of the challenger over the baseline's, in paired runs."""
+    """Speed of the challenger divided by that of the baseline, in paired runs."""
     best: MeasuredConfig
     """Recommended configuration."""
     baseline: MeasuredConfig
@@ -147,7 +149,8 @@ class ComparedSide(MeasuredConfig):
     is_baseline: bool
     """Whether the configuration is the baseline of its study."""
     speedup: Figure | None
-    """Speed over the study's baseline in paired runs; null unless the configuration was the challenger."""
+    """Speed divided by that of the study's baseline, in paired runs; null unless this configuration was compared with
+    it in pairs."""
 
 
 class CompareAnswer(ToolAnswer):
@@ -156,7 +159,7 @@ class CompareAnswer(ToolAnswer):
     configurations: tuple[ComparedSide, ...]
     """Compared configurations, in the order of the call's `picks`."""
     differences: dict[str, tuple[JsonValue, ...]]
-    """Knobs that differ, with the value of each configuration."""
+    """Knobs that differ between the configurations, each with its value in every configuration."""
     is_one_subject: bool
     """Whether all configurations train the same model and workload on the same cluster; otherwise their speeds are not
     comparable."""
@@ -169,17 +172,17 @@ class DiagnosedFinding(Schema):
 
     kind: str = Field(examples=["late_rank"])
     title: str
-    """Name of the problem for people."""
+    """Name of the problem in words."""
     evidence: str
     """Evidence with its figures."""
     remedy: str
     """Recommended change."""
     knobs: dict[str, JsonValue]
-    """Recommended change as knobs; empty if the traces' configuration is not known."""
+    """Recommended change, as values of knobs; empty if the configuration of the traced job is not known."""
     expected_gain: Figure
-    """Fraction of the step time that the change should save."""
+    """Expected saving of the change, as a fraction of the step time."""
     tried: str | None
-    """Measured result of the remedy; null: not tried."""
+    """Measured result of the recommended change; null if it was not tried."""
 
 
 class DiagnosedCollective(Schema):
@@ -189,19 +192,19 @@ class DiagnosedCollective(Schema):
     calls: float
     """Number of calls per step and rank."""
     exposed: Figure
-    """Seconds per step without overlapping computation."""
+    """Seconds per step in which communication ran and no computation overlapped with it."""
     waiting: Figure
-    """Seconds per step before the last rank had joined."""
+    """Seconds per step in which ranks waited until the last rank had joined the collective."""
 
 
 class DiagnoseAnswer(ToolAnswer):
     """Answer of `diagnose`."""
 
     state: str = Field(examples=["complete"])
-    """`complete`, or the state of the run under the profiler; call again later."""
+    """`complete`, or the state of the run under the profiler that is not complete yet; then call again later."""
     study_id: str | None
     trial_number: int | None
-    """Number of the trial; null for a folder."""
+    """Number of the trial; null if a folder of traces was diagnosed."""
     device: str | None
     """Device of the ranks: `cuda` or `cpu`."""
     ranks: int
@@ -209,17 +212,17 @@ class DiagnoseAnswer(ToolAnswer):
     step_time: Figure | None
     """Mean seconds of a step under the profiler."""
     parts: dict[str, Figure]
-    """Fraction of the step by part, largest first; the parts sum to 1."""
+    """Fraction of the step time that each part takes, largest first; the fractions sum to 1."""
     overlap: Figure | None
-    """Fraction of communication that overlaps with computation; null without communication."""
+    """Fraction of the communication time that overlaps with computation; null if there was no communication."""
     late_rank: int | None
-    """Rank for which the others wait most; null: none."""
+    """Rank that the other ranks wait for most; null if there is none."""
     findings: tuple[DiagnosedFinding, ...]
-    """Known problems, largest expected gain first. Empty: no rule applies."""
+    """Known performance problems that were found, starting with the largest expected gain. Empty if no rule applies."""
     collectives: tuple[DiagnosedCollective, ...]
-    """Collectives with the longest exposed time."""
+    """Kinds of collectives with the longest exposed time (communication that no computation overlaps)."""
     gpu_seconds: Figure | None
-    """GPU-seconds of the run under the profiler; null for a folder."""
+    """GPU-seconds that the run under the profiler took; null if a folder of traces was diagnosed."""
     notes: tuple[str, ...]
     """Questions that the traces cannot answer."""
 
@@ -230,8 +233,8 @@ class ExportAnswer(ToolAnswer):
     format: str
     """Format of the files."""
     release: str | None
-    """Release of the program that the files are for."""
+    """Release of the program for which the files are made."""
     files: dict[str, str]
     """Content of each file by its name."""
     lossy: tuple[str, ...]
-    """Settings that the program cannot express, each with what it does instead."""
+    """Settings that the program cannot express, each with what the program does instead."""

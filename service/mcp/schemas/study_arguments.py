@@ -16,22 +16,22 @@ from shardtune.service.mcp.schemas.arguments import AttentionName, PrecisionName
 
 
 class BestArguments(Schema):
-    """Arguments of `best`: a target key, or model, cluster and workload."""
+    """Arguments of the tool `best`: either a target key, or a model, a cluster and a workload."""
 
     target_key: str | None = Field(default=None, pattern=r"^[0-9a-f]{32}$")
-    """Key of a tuning target, from an earlier answer; replaces all other fields."""
+    """Key of a tuning target (model, workload, cluster), taken from an earlier answer; it replaces all other fields."""
     model: str | dict[str, JsonValue] | None = Field(default=None, examples=["llama-3.1-8b"])
     """Preset, Hugging Face id, or the content of a `config.json`."""
     cluster: str | dict[str, JsonValue] | None = Field(default=None, examples=["8xh100"])
     """Nodes × GPUs per node × GPU, or `local` for the service's workers."""
     sequence_length: int | None = None
-    """Tokens per sample; required unless `target` is given."""
+    """Tokens per sample; required unless `target_key` is given."""
     global_batch: int | None = None
-    """Samples per optimizer step; required unless `target` is given."""
+    """Samples per optimizer step; required unless `target_key` is given."""
     precision: PrecisionName = "auto"
     """Dtypes of training."""
     optimizer: str | dict[str, JsonValue] = "adamw"
-    """Kind of the optimizer, or its settings with `kind`."""
+    """Optimizer: its kind, such as `adamw`, or an object with `kind` and settings."""
     adapter: Adapter = Field(
         default=None, examples=[{"kind": "lora", "rank": 16}, {"kind": "last_layers", "layers": 2}]
     )
@@ -39,25 +39,27 @@ class BestArguments(Schema):
     data: SampleLengths | None = None
     """Lengths of the samples; null: every sample has `sequence_length` tokens."""
     attention: AttentionName = "sdpa"
-    """Attention by the name that transformers uses."""
+    """Implementation of attention, by the name that transformers uses."""
     match: Literal["nearest", "exact"] = "nearest"
-    """`exact`: this tuning target only; `nearest`: also the most similar one, with its differences."""
+    """`exact`: only an answer for this tuning target. `nearest`: otherwise also the answer for the most similar
+    target, with the differences."""
     lowest_confidence: ConfidenceLevel = ConfidenceLevel.MEDIUM
-    """Lowest accepted confidence; `low` includes other models, clusters and software."""
+    """Lowest accepted confidence; `low` also accepts answers from other models, clusters and software."""
 
 
 class CompareArguments(Schema):
     """Arguments of `compare`."""
 
     picks: tuple[str, ...] = Field(min_length=2, max_length=MOST_COMPARED, examples=[["study-1", "study-1:7"]])
-    """Two to four of: study id (its recommendation), `STUDY:NUMBER` (a trial), retune id, or target key."""
+    """Two to four configurations, each named by a study id (the study's recommendation), `STUDY:NUMBER` (a trial), a
+    retune id, or a target key."""
 
 
 class StudiesListArguments(Schema):
     """Arguments of `studies_list`."""
 
     states: tuple[StudyState, ...] = ()
-    """States of studies to list; empty: all."""
+    """States of the studies to list; an empty list means all states."""
     limit: int = Field(default=10, ge=1, le=50)
     """Maximum number of studies, newest first."""
 
@@ -83,7 +85,7 @@ class StudiesCreateArguments(Schema):
     precision: PrecisionName = "auto"
     """Dtypes of training."""
     optimizer: str | dict[str, JsonValue] = "adamw"
-    """Kind of the optimizer, or its settings with `kind`."""
+    """Optimizer: its kind, such as `adamw`, or an object with `kind` and settings."""
     adapter: Adapter = Field(
         default=None, examples=[{"kind": "lora", "rank": 16}, {"kind": "last_layers", "layers": 2}]
     )
@@ -91,7 +93,7 @@ class StudiesCreateArguments(Schema):
     data: SampleLengths | None = None
     """Lengths of the samples; null: every sample has `sequence_length` tokens."""
     attention: AttentionName = "sdpa"
-    """Attention by the name that transformers uses."""
+    """Implementation of attention, by the name that transformers uses."""
     max_gpu_seconds: float | None = None
     """Budget that the user states: GPU-seconds (seconds × GPUs) that all runs of the study may take. Nothing starts
     without it."""
@@ -101,7 +103,7 @@ class StudiesCreateArguments(Schema):
     """Configuration that the user trains with today: Shardtune's format, or a DeepSpeed JSON, Accelerate
     configuration or TrainingArguments."""
     space: dict[str, JsonValue] = {}
-    """Limits of the search: `backends`, `knobs`."""
+    """Limits of the search, in the fields `backends` and `knobs`."""
     study_id: StudyId | None = None
     """Id of the new study; null: chosen by the service."""
     confirmation: str | None = None
@@ -113,9 +115,9 @@ class DiagnoseArguments(Schema):
     """Arguments of `diagnose`: a folder of traces, or a trial of a study."""
 
     trace_folder: str | None = Field(default=None, examples=["traces/step-100"])
-    """Folder with one Kineto trace per rank (.json, .json.gz) on this machine; of any training job."""
+    """Folder on this machine with one Kineto trace (.json, .json.gz) for each rank of any training job."""
     study_id: StudyId | None = None
-    """Study id, or `last`; replaces the folder."""
+    """Id of a study, or `last` for the newest one; given in place of the folder."""
     trial: int | None = Field(default=None, ge=0)
     """Number of the trial; null: the recommended one."""
     max_gpu_seconds: float | None = None
@@ -129,6 +131,7 @@ class ExportArguments(Schema):
     study_id: StudyId = "last"
     """Study id, or `last` for the newest study."""
     which: str = Field(default="best", pattern=r"^(best|baseline|[0-9]{1,6})$")
-    """`best`, `baseline`, or the number of a trial."""
+    """Configuration of the study: `best`, `baseline`, or the number of a trial."""
     format: ExportFormat = "standard"
-    """`standard`: launch script, DeepSpeed JSON and Accelerate YAML; else the named program's own format."""
+    """Format of the files. `standard` gives a launch script, a DeepSpeed JSON and an Accelerate YAML; another value
+    gives the named program's own format."""

@@ -24,8 +24,8 @@ _MOST_LABELS = 8
 
 
 def curve(projection: StudyProjection) -> Plot:
-    """Return the chart of projected speed by number of GPUs, for the best configuration on the target and its
-    runners-up."""
+    """Return the chart of projected speed by number of GPUs, for the configuration that is best on the target cluster
+    and for its runners-up."""
     configs = projection_words.ranked(projection)
     points = [point for config in configs for point in config.curve]
     across = for_sizes([float(point.gpus) for point in points], LEFT, WIDTH - RIGHT)

@@ -26,7 +26,7 @@ class Interval:
 
 
 def interval(speedup: Speedup) -> Interval:
-    """Return the chart of a speed-up."""
+    """Return the chart of a speed-up and its interval."""
     (low, high), ratios = speedup.ci95, speedup.ratios
     # 1 is always in view: the question is on which side of it the interval lies.
     scale = spanning([1.0, low, high, *ratios], SIDE, WIDTH - SIDE, pad=0.08)

@@ -32,18 +32,19 @@ class SpeedMeasurement:
     at: datetime
     tokens_per_s_per_gpu: float
     spread: tuple[float, float] | None
-    """Speeds of the measurement's slowest and fastest run; None for a single run and for canaries (checks for
-    slowdowns)."""
+    """Speeds of the slowest and the fastest run of the measurement. None if the measurement is a single run, or a
+    canary (a check for slowdowns)."""
     words: str
-    """Description of the measurement and its result."""
+    """Sentence that describes the measurement and its result."""
     href: str
     kind: str
-    """CSS class: `own` for recommended answers, `early` for other answers, `canary`, or `infeasible` for a slow
-    canary."""
+    """CSS class of the point: `own` for answers that were recommended, `early` for other answers, `canary` for a check
+    for slowdowns, or `infeasible` for a canary that was too slow."""
 
 
 def over_time(measurements: Sequence[SpeedMeasurement]) -> Plot | None:
-    """Return the chart of measurements, oldest first; None for fewer than two measurements."""
+    """Return the chart of a tuning target's measured speeds, oldest first; None if there are fewer than two
+    measurements."""
     if len(measurements) < _FEWEST:
         return None
     begin = measurements[0].at

@@ -14,13 +14,15 @@ from shardtune.service.wording.disambiguate import knob_value
 from shardtune.service.wording.knob_words import knob_name
 
 WIDTH, HEIGHT, TOP, BOTTOM, LEFT, RIGHT = 1200, 320, 52, 18, 144, 60
-"""Size and margins; the left margin fits a backend's whole name even in the larger letters of a phone."""
+"""Width, height and margins of the chart in SVG units. The left margin fits a backend's whole name even in the larger
+letters of a phone."""
 _ABSENT = "n/a"
 _TITLE_CHARACTERS = 16
 """Maximum number of characters per line of an axis's title."""
 _MOST_AXES = 9
 _FEWEST_LINES = 15
-"""Minimum number of trials for the chart: with fewer, the table of trials shows more than lines do."""
+"""Minimum number of trials for the chart, which draws a line for each; with fewer trials, their table is more
+useful."""
 _MOST_LINES = 60
 """Maximum number of trials in the chart (the fastest ones): more lines would hide each other."""
 
@@ -33,7 +35,7 @@ class Axis:
     title: tuple[str, ...]
     """Lines of the title."""
     knob: str
-    """Name of the knob; empty for the axis of speed."""
+    """Name of the knob that the axis shows; empty for the axis of speed."""
     ticks: tuple[AxisTick, ...]
 
 
@@ -63,8 +65,8 @@ class Parallel:
 def parallel(
     points: Sequence[TrialPoint], flat: Sequence[dict[str, Any]], link: str, best: int | None
 ) -> Parallel | None:
-    """Return the chart of feasible trials; None for fewer than 15. `flat`: the trials' configurations as dicts of
-    knobs."""
+    """Return a parallel-coordinates chart of the feasible trials; None if there are fewer than 15. `flat`: the
+    configuration of each trial as a dict of knobs."""
     rows = [(p, f) for p, f in zip(points, flat, strict=True) if p.tokens_per_s_per_gpu and p.state.is_feasible]
     rows.sort(key=lambda row: row[0].tokens_per_s_per_gpu or 0.0)
     rows = rows[-_MOST_LINES:]
@@ -105,8 +107,8 @@ def parallel(
 
 
 def _varied(tables: Sequence[dict[str, Any]]) -> list[str]:
-    """Return the knobs with more than one value: first backend, micro batch and similar knobs, then those that most
-    trials have."""
+    """Return the knobs that have more than one value: first the main ones such as backend and micro batch, then the
+    others, those that most trials have first."""
     names = {name for table in tables for name in table}
     different = [n for n in names if len({_key(table[n]) for table in tables if n in table}) > 1]
     first = ("backend", "micro_batch", "activation_checkpointing", "grad_sync", "stage", "dp_shard", "dp_replicate")
@@ -124,8 +126,8 @@ def _key(value: Any) -> str:
 
 
 def _ordered(values: Sequence[Any]) -> list[Any]:
-    """Return the distinct values of a knob in the order of its axis: absent first, then text, then ascending
-    numbers."""
+    """Return the distinct values of a knob in the order of its axis: first the absence of the knob, then text values,
+    then ascending numbers."""
     distinct = {_key(value): value for value in values}.values()
     numbers = sorted(v for v in distinct if isinstance(v, int | float) and not isinstance(v, bool))
     words = sorted((v for v in distinct if isinstance(v, str | bool)), key=str)
@@ -133,7 +135,7 @@ def _ordered(values: Sequence[Any]) -> list[Any]:
 
 
 def _spread(values: Sequence[Any]) -> list[tuple[Any, float]]:
-    """Place the values at equal distances from bottom to top."""
+    """Place an axis's values at equal distances from bottom to top."""
     low, high = HEIGHT - BOTTOM - 8, TOP + 8
     if len(values) == 1:
         return [(values[0], (low + high) / 2)]
@@ -145,5 +147,5 @@ def _value_label(knob: str, value: Any) -> str:
 
 
 def _title_lines(title: str) -> tuple[str, ...]:
-    """Break a title into at most two lines, so that it does not run into the next one."""
+    """Break the title of an axis into at most two lines, so that it does not overlap the title of the next axis."""
     return tuple(wrap(title, max(_TITLE_CHARACTERS, -(-len(title) // 2) + 4)))

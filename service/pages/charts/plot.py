@@ -7,12 +7,12 @@ from shardtune.service.pages.charts.scale import LogScale, Position, tick_label
 
 WIDTH, HEIGHT = 460, 290
 LEFT, RIGHT, TOP, BOTTOM = 58, 12, 28, 44
-"""Margins of the plotting area; text is set in the margins."""
+"""Margins around a chart's plotting area, in SVG units; axis labels and titles are drawn in the margins."""
 
 
 @dataclass(frozen=True)
 class AxisTick:
-    """A labelled position on an axis."""
+    """Tick of an axis: a position with its label."""
 
     at: float
     label: str
@@ -27,7 +27,7 @@ class Line:
     kind: str
     """CSS class, which decides colour and dash."""
     label: str = ""
-    """Text of the legend; empty: not in the legend."""
+    """Text of the line in the chart's legend. If empty, the legend leaves the line out."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Mark:
     x: float
     y: float
     shape: str
-    """`circle`, `square`, `triangle`, `diamond` or `cross`."""
+    """Shape of the data point's symbol: `circle`, `square`, `triangle`, `diamond` or `cross`."""
     kind: str
     title: str
     """Tooltip."""
@@ -83,7 +83,7 @@ class Plot:
 
 
 def ticks(scale: Position, about: int) -> tuple[AxisTick, ...]:
-    """Return labelled round positions of a scale, approximately `about` of them."""
+    """Return axis ticks at round values of a scale, each with its label; approximately `about` of them."""
     largest = max(abs(scale.low), abs(scale.high))
     # On a logarithmic axis each label needs the digits of its own size: 0.1, 1, 10.
     own = isinstance(scale, LogScale)
@@ -96,7 +96,8 @@ def polyline(points: Sequence[tuple[float, float]]) -> str:
 
 
 def staircase(points: Sequence[tuple[float, float]], until: float) -> str:
-    """Return a line that holds each level until the next point, and the last level until `until`."""
+    """Return a stepped line: it keeps the level of each point until the next point, and the last level until
+    `until`."""
     steps: list[tuple[float, float]] = []
     for x, y in points:
         if steps:

@@ -8,11 +8,12 @@ from shardtune.service.pages.charts.scale import Position, Scale, for_sizes, tit
 
 _BARS = 24
 _LOWEST = 1.0
-"""Height of the lowest bar: a few long samples decide memory, and would have no visible one."""
+"""Minimum height of a bar: a few long samples decide memory, and without a minimum their bars would be invisible."""
 
 
 def histogram(data: SampleLengths) -> Plot | None:
-    """Return the chart of the fraction of all tokens that is in samples of each range of lengths; None for one length."""
+    """Return a chart of how all tokens are distributed over ranges of sample lengths; None if all samples have one
+    length."""
     shortest, longest = data.lengths[0][0], data.longest
     if shortest == longest:
         return None
@@ -38,7 +39,7 @@ def histogram(data: SampleLengths) -> Plot | None:
 
 
 def _edges() -> list[float]:
-    """Return the horizontal positions of the edges of the bars, which have equal widths."""
+    """Return the horizontal positions of the bars' edges; all bars have the same width."""
     width = (WIDTH - RIGHT - LEFT) / _BARS
     return [round(LEFT + number * width, 1) for number in range(_BARS + 1)]
 
@@ -52,7 +53,7 @@ def _percents(data: SampleLengths, across: Position) -> list[float]:
 
 
 def _median_by_tokens(data: SampleLengths) -> int:
-    """Return the sample length at and above which samples contain half of all tokens."""
+    """Return the sample length such that samples of at least this length contain half of all tokens."""
     left = data.mean * data.samples / 2
     for length, count in reversed(data.lengths):
         left -= length * count

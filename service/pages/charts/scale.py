@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Scale:
-    """Linear map from `low..high` of the data to `start..end` of the drawing."""
+    """Linear map from data values, `low..high`, to positions in a drawing, `start..end`."""
 
     low: float
     high: float
@@ -14,12 +14,12 @@ class Scale:
     end: float
 
     def __call__(self, value: float) -> float:
-        """The position of a value, to a tenth of a unit."""
+        """Position of a data value in the drawing, rounded to a tenth of a unit."""
         share = (value - self.low) / (self.high - self.low)
         return round(self.start + share * (self.end - self.start), 1)
 
     def ticks(self, about: int) -> list[float]:
-        """Return round values inside the scale, approximately `about` of them."""
+        """Return round values within the range of the scale, approximately `about` of them."""
         step = _step(self.high - self.low, about)
         first = math.ceil(self.low / step - 1e-9)
         last = math.floor(self.high / step + 1e-9)
@@ -30,7 +30,7 @@ class Scale:
 
 @dataclass(frozen=True)
 class LogScale:
-    """Logarithmic map for values above 0 that span orders of magnitude."""
+    """Logarithmic map from data values above 0, which span orders of magnitude, to positions in a drawing."""
 
     low: float
     high: float
@@ -38,12 +38,12 @@ class LogScale:
     end: float
 
     def __call__(self, value: float) -> float:
-        """The position of a value, to a tenth of a unit."""
+        """Position of a data value in the drawing, rounded to a tenth of a unit."""
         share = math.log(max(value, self.low) / self.low) / math.log(self.high / self.low)
         return round(self.start + share * (self.end - self.start), 1)
 
     def ticks(self, about: int) -> list[float]:
-        """Return 1, 2 and 5 times powers of ten, or only powers where these would be too many."""
+        """Return axis values 1, 2 and 5 times powers of ten, or only powers of ten if those would be too many."""
         powers = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
         wide = len(powers) > about
         candidates = [factor * 10.0**power for power in powers for factor in ((1,) if wide else (1, 2, 5))]
@@ -51,11 +51,11 @@ class LogScale:
 
 
 Position = Scale | LogScale
-"""Map of values to a chart's positions."""
+"""Scale (linear or logarithmic) that maps data values to positions in a chart."""
 
 
 def for_sizes(values: list[float], start: float, end: float) -> Position:
-    """Return a scale from 0, or a logarithmic one where the values span more than a factor of ten."""
+    """Return a linear scale that includes 0, or a logarithmic scale if the values span more than a factor of ten."""
     low, high = min(values), max(values)
     if low > 0 and high / low > 10:
         return LogScale(low / 1.3, high * 1.3, start, end)
@@ -63,25 +63,28 @@ def for_sizes(values: list[float], start: float, end: float) -> Position:
 
 
 def from_zero(values: list[float], start: float, end: float, about: int = 5) -> Scale:
-    """Return a scale from 0 to a round value above all others, so that the largest stays clear of the frame."""
+    """Return a scale from 0 to a round value above all data, so that the largest value stays clear of the chart's
+    frame."""
     largest = max(values, default=1.0) or 1.0
     step = _step(largest * 1.08, about)
     return Scale(0.0, math.ceil(largest * 1.08 / step) * step, start, end)
 
 
 def memory_unit(sizes_gib: list[float]) -> tuple[float, str]:
-    """Return the number of units per GiB, and their name: MiB where small sizes would round to 0."""
+    """Return the number of units per GiB and the unit's name. The unit is MiB if small sizes would be shown as 0
+    GiB."""
     small = min(sizes_gib) < 0.1 and max(sizes_gib) < 10
     return (1024.0, "MiB") if small else (1.0, "GiB")
 
 
 def titled(title: str, scale: Position) -> str:
-    """Return an axis's title, marked where the axis is logarithmic."""
+    """Return an axis's title, with the remark `(log scale)` if the axis is logarithmic."""
     return f"{title} (log scale)" if isinstance(scale, LogScale) else title
 
 
 def spanning(values: list[float], start: float, end: float, zero: bool = False, pad: float = 0.05) -> Scale:
-    """Return a scale over all values, widened so that none lies on the frame; `zero` includes 0."""
+    """Return a scale over all values, widened so that no value lies on the chart's frame. If `zero`, the scale
+    includes 0."""
     low, high = (min(values), max(values)) if values else (0.0, 1.0)
     if zero:
         low, high = min(low, 0.0), max(high, 0.0)
@@ -90,7 +93,7 @@ def spanning(values: list[float], start: float, end: float, zero: bool = False, 
 
 
 def tick_label(value: float, largest: float) -> str:
-    """Format a value with the digits that the axis needs: `0.05`, `1.5`, `1,200`, `3k`."""
+    """Format a value with as many digits as the axis needs: `0.05`, `1.5`, `1,200`, `3k`."""
     size = abs(largest)
     if value == 0:
         return "0"

@@ -24,17 +24,18 @@ from shardtune.service.wording.backend_words import backend_mark, backend_name
 from shardtune.tuner.insights import pareto
 
 _MOST_MARKS = 400
-"""Maximum number of points; more cannot be told apart and make the page heavy."""
+"""Maximum number of points in a chart; more could not be distinguished and would make the page heavy."""
 
 
 def limit_peak_gib(point: TrialPoint) -> float | None:
-    """Return the peak in GiB that the memory limit applies to (reserved on a GPU, allocated on CPU ranks), if known."""
+    """Return the peak memory in GiB that the memory limit applies to: reserved memory on a GPU, allocated memory on
+    CPU ranks. None if it is not known."""
     return point.failure_peak_gib if point.measured_peak_gib is None else point.measured_peak_gib
 
 
 def best_so_far(points: Sequence[TrialPoint], link: str) -> Plot | None:
-    """Return the chart of each measured trial's speed, with a line of the best speed so far; None without a measured
-    trial."""
+    """Return the chart of each measured trial's speed, with a line of the best speed so far; None if no trial was
+    measured."""
     spent, best = 0.0, 0.0
     measured: list[tuple[float, TrialPoint]] = []
     climbs: list[tuple[float, float]] = []
@@ -66,7 +67,8 @@ def best_so_far(points: Sequence[TrialPoint], link: str) -> Plot | None:
 
 
 def speed_against_memory(points: Sequence[TrialPoint], limit_gib: float, link: str, best: int | None) -> Plot | None:
-    """Return the chart of measured trials, with the Pareto front of the feasible ones and the memory limit."""
+    """Return the chart of speed and memory of the measured trials, with the Pareto front of the feasible ones and the
+    memory limit."""
     sized_points = [(m, p) for p in points if (m := limit_peak_gib(p)) is not None]
     units, unit = memory_unit([m for m, _ in sized_points] or [limit_gib])
     sized, limit = [(m * units, p) for m, p in sized_points], limit_gib * units
@@ -116,7 +118,7 @@ def speed_against_memory(points: Sequence[TrialPoint], limit_gib: float, link: s
 
 
 def pareto_front(measured: Sequence[tuple[float, TrialPoint]]) -> list[tuple[float, TrialPoint]]:
-    """Return the feasible trials that no other beats in both speed and memory, by ascending memory."""
+    """Return the feasible trials for which no other trial is both faster and smaller in memory, by ascending memory."""
     feasible = [entry for entry in measured if entry[1].state.is_feasible]
     return pareto.front(feasible, lambda entry: entry[0], lambda entry: _speed(entry[1]))
 

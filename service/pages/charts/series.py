@@ -20,8 +20,8 @@ from shardtune.service.pages.charts.scale import Scale, from_zero, spanning
 
 
 def losses(own: Sequence[float], reference: Sequence[float], reference_name: str, recorded: int) -> Plot | None:
-    """Return the chart of a trial's losses, with their largest difference from the reference's in the first
-    `recorded` steps; None for fewer than two steps."""
+    """Return the chart of a trial's losses, with their largest difference from the losses of the reference trial in
+    the first `recorded` steps. None if there are fewer than two steps."""
     if len(own) < 2:
         return None
     beside = list(reference[: len(own)])
@@ -44,7 +44,7 @@ def losses(own: Sequence[float], reference: Sequence[float], reference_name: str
 
 
 def step_times(early: Sequence[float], windows: Sequence[float], window_steps: int) -> Plot | None:
-    """Return the chart of step times, with the warm-up shaded; None without timed windows."""
+    """Return the chart of step times, with the warm-up steps shaded; None if no step was timed."""
     if not windows:
         return None
     placed = [(index + 1.0, seconds) for index, seconds in enumerate(early)]

@@ -16,11 +16,12 @@ KINDS: dict[str, tuple[str, ...]] = {
     "buffers": ("gathered", "buckets", "step", "offloaded"),
     "overhead": ("fragmentation", "device context", "communication library"),
 }
-"""Kinds of memory shown, with the predictor's terms of each; `masters` is the fp32 copy of the parameters."""
+"""Kinds of memory that the bars show, each with the predictor's memory terms that it adds up; `masters` is the fp32
+copy of the parameters."""
 _WIDTH, _SIDE = 520, 6
 _MOST_OVER = 2.0
-"""Multiple of the usable memory at which a bar of needed memory is cut off: one very long bar would leave only a few
-pixels to the bars that fit."""
+"""Length at which a bar is cut off, as a multiple of the usable memory. Otherwise one very long bar would leave only a
+few pixels to the bars of configurations that fit."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ class Stack:
 
 
 def stack(predictions: Sequence[Prediction], usable_gib: float) -> Stack:
-    """Return a bar for each prediction, on one scale with the usable memory."""
+    """Return a bar for each memory prediction; all bars share one scale with the usable memory."""
     capacity = usable_gib
     largest = max(prediction.memory.total_gib for prediction in predictions)
     # 1.04: the line of the usable memory must not lie on the frame.
@@ -69,7 +70,7 @@ def stack(predictions: Sequence[Prediction], usable_gib: float) -> Stack:
 
 
 def by_kind(terms: Sequence[MemoryTerm]) -> dict[str, float]:
-    """Sum the terms of a memory prediction by kind, in GiB; an unknown term counts as a buffer."""
+    """Add up the terms of a memory prediction by kind, in GiB; a term of unknown kind counts as a buffer."""
     kind_of = {name: kind for kind, names in KINDS.items() for name in names}
     sizes = dict.fromkeys(KINDS, 0.0)
     for term in terms:

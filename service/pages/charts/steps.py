@@ -20,7 +20,7 @@ _COMMUNICATION = {
 
 @dataclass(frozen=True)
 class Piece:
-    """A rectangle of a bar or a lane."""
+    """A rectangle in a chart of steps: a part of a bar or of a timeline."""
 
     x: float
     width: float
@@ -30,7 +30,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class RankBar:
-    """Bar of one rank, with its communication in a separate thinner row."""
+    """Bar of one rank's step; communication is drawn as a second, thinner bar."""
 
     rank: int
     seconds: float
@@ -40,7 +40,7 @@ class RankBar:
 
 @dataclass(frozen=True)
 class Steps:
-    """Bars of ranks on one scale of seconds."""
+    """Bars of several ranks, which share one scale in seconds."""
 
     bars: tuple[RankBar, ...]
     x_ticks: tuple[AxisTick, ...]
@@ -48,7 +48,7 @@ class Steps:
 
 
 def rank_bars(diagnosis: Diagnosis) -> Steps:
-    """Return the bars of each rank's mean step."""
+    """Return a bar for each rank, which shows the parts of its mean step."""
     by_rank = {rank: [step for step in diagnosis.steps if step.rank == rank] for rank in diagnosis.ranks}
     own = {rank: _means(some) for rank, some in by_rank.items() if some}
     scale = _scale(max(sum(parts.values()) for parts in own.values()))
@@ -57,15 +57,15 @@ def rank_bars(diagnosis: Diagnosis) -> Steps:
 
 
 def timeline(shown: Timeline) -> Steps:
-    """Return the timeline of one step of each rank; each rank's bar starts where its own step starts, not at a
-    common time."""
+    """Return the timeline of one step of each rank. The timelines are aligned at the beginnings of the steps, which
+    differ in time between ranks."""
     scale, longest = _scale(shown.seconds), max(len(lane.parts) for lane in shown.lanes)
     cell_s = shown.seconds / max(1, longest)
     return _drawn([_lane(lane, scale, cell_s) for lane in shown.lanes], scale)
 
 
 def legend(diagnosis: Diagnosis) -> tuple[tuple[str, str], ...]:
-    """Return kind and display name of each part for the legend."""
+    """Return the kind and the display name of each part of a step, for the legend."""
     return tuple((name, PART_WORDS[name]) for name in PART_NAMES if getattr(diagnosis.parts, f"{name}_s") > 0)
 
 
@@ -76,7 +76,7 @@ def _drawn(bars: Iterable[RankBar], scale: Scale) -> Steps:
 
 
 def _scale(seconds: float) -> Scale:
-    """Return a scale that ends with a tick beyond the longest bar; the table's heading shows that tick."""
+    """Return an axis that ends with a tick beyond the longest bar; the heading of the table shows that last tick."""
     return from_zero([seconds], 0, _WIDTH - _SIDE, _TICKS)
 
 
@@ -106,7 +106,7 @@ def _lane(lane: Lane, scale: Scale, cell_s: float) -> RankBar:
 
 
 def _runs(cells: Iterable[tuple[str, str] | None], scale: Scale, cell_s: float) -> Iterable[Piece]:
-    """Merge adjacent cells of one kind into one rectangle."""
+    """Merge adjacent cells of a timeline that have the same kind into one rectangle."""
     begin = 0
     for part, cells_of_part in groupby(cells):
         count = len(list(cells_of_part))

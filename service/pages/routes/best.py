@@ -26,7 +26,7 @@ def show_best(
     order: str = "desc",
     page: Annotated[int, Query(ge=1, le=100_000)] = 1,
 ) -> Response:
-    """Show a row for each model, workload and cluster with an answer."""
+    """Show a card for each model, workload and cluster for which a study has an answer."""
     sort = sort if sort in BEST_SORTS else "age"
     selection = Page(sort, order != "asc", best.PAGE, (page - 1) * best.PAGE)
     settings, now = context.settings, context.now()

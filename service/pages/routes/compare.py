@@ -17,5 +17,5 @@ router = APIRouter()
 def show_comparison(
     request: Request, context: ContextDep, pick: Annotated[list[str] | None, Query(max_length=50)] = None
 ) -> Response:
-    """Compare up to four answers or trials, knob by knob."""
+    """Compare up to four answers or trials, one knob after the other."""
     return render(request, "compare.html", c=comparison(compare(context, pick or ())))

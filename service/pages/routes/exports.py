@@ -37,7 +37,8 @@ def show_export(
 
 @router.get("/{name}")
 def download(context: ContextDep, study_id: str, name: str, which: str = "best", form: str = "standard") -> Response:
-    """Download a file; `all.zip` holds every possible format of the configuration, one folder each."""
+    """Download a file of an export; `all.zip` holds a folder for each format in which the configuration can be
+    written."""
     if name == "all.zip":
         return _attached(_zipped(_every_form(context, study_id, which)), f"{study_id}-{which}.zip", "application/zip")
     files = export_config.export_as(context, study_id, which, _form(form)).files
@@ -47,7 +48,7 @@ def download(context: ContextDep, study_id: str, name: str, which: str = "best",
 
 
 def _form(name: str) -> ExportFormat:
-    """Return a format by its name."""
+    """Return the export format with the given name."""
     match = next((form for form in FORMS if form == name), None)
     if match is None:
         raise NotFound("unknown_file", f"There is no export format {name}; the formats are {', '.join(FORMS)}.")

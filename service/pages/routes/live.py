@@ -24,13 +24,13 @@ log = logging.getLogger(__name__)
 router = APIRouter()
 
 _POLL_S = 1.0
-"""Seconds between a stream's checks for changes; each is one indexed query."""
+"""Seconds between two checks for changes of a study whose events are streamed; each check is one indexed query."""
 _RECONNECT_MS = 2000
 
 
 @router.get("/studies/{study_id}/live")
 async def follow(request: Request, context: ContextDep, study_id: str) -> Response:
-    """Send an event `changed` after each change of the study, and `ended` once, after the last change."""
+    """Stream the events of a study: `changed` after each change, and `ended` once, after the last change."""
     await run_in_threadpool(_check_access, context, study_id)
     is_still_in = partial(page_access.session_is_valid, context, cookies.read(request, cookies.SESSION))
     changes = _changes(

@@ -15,7 +15,7 @@ from shardtune.service.process.context import OpenContextDep
 router = APIRouter()
 
 MAX_ADDRESS = 2000
-"""Maximum number of characters of the address to which a login returns."""
+"""Maximum number of characters of the address to which the browser is sent after a login."""
 _OWN_ADDRESS = re.compile(r"/(?:[^/\\\s\x00-\x1f\x7f][^\\\s\x00-\x1f\x7f]*)?")
 
 
@@ -52,7 +52,7 @@ def leave(request: Request, context: OpenContextDep) -> Response:
 
 
 def _own_address(address: str) -> str:
-    """Return the address if it belongs to this service, or the home page."""
+    """Return the address if it belongs to this service, else the address of the home page."""
     # To a browser `//elsewhere` and `/\\elsewhere` are other sites, even with tabs, line ends or spaces in between, which
     # it drops: an open redirect would send a user who has just logged in to a copy of this page.
     return address if _OWN_ADDRESS.fullmatch(address) else "/"

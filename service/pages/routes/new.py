@@ -26,19 +26,19 @@ router = APIRouter(prefix="/new")
 
 @router.get("")
 def start(request: Request, context: ContextDep, form: Annotated[StudyForm, Query()]) -> Response:
-    """Show the form, with the values of the query string."""
+    """Show the form for a new study, filled with the values of the query string."""
     return _show_form(request, context, form)
 
 
 @router.post("/calculate", dependencies=[CsrfChecked, requires(Action.PREDICT)])
 def calculate(request: Request, context: ContextDep, form: Annotated[StudyForm, Form()]) -> Response:
-    """Show the form again with its predictions; nothing is stored."""
+    """Show the form for a new study again, with predictions for its values; nothing is stored."""
     return _show_form(request, context, form)
 
 
 @router.post("", dependencies=[CsrfChecked, requires(Action.CREATE_STUDY)])
 def create(request: Request, context: ContextDep, form: Annotated[StudyForm, Form()]) -> Response:
-    """Create the study, or show the form again with its errors."""
+    """Create the study that the form describes, or show the form again with its errors."""
     try:
         with context.db.read() as session:
             request_body = study_request(form, registry.live_workers(context, session))

@@ -19,13 +19,13 @@ router = APIRouter(prefix="/plans")
 
 @router.get("")
 def show(request: Request, context: ContextDep, form: Annotated[PlanForm, Query()]) -> Response:
-    """Show the form, and the plan of the query string if it has one."""
+    """Show the form of the page for plans, and the plan that the query string describes, if it describes one."""
     return _show_plan(request, context, form, is_sent=bool(request.query_params))
 
 
 @router.post("", dependencies=[CsrfChecked, requires(Action.PREDICT)])
 def compute(request: Request, context: ContextDep, form: Annotated[PlanForm, Form()]) -> Response:
-    """Show the plan of a form with a pasted model, which an address cannot hold; nothing is stored."""
+    """Show the plan of a form whose model was pasted, which a URL cannot hold; nothing is stored."""
     return _show_plan(request, context, form, is_sent=True)
 
 

@@ -21,7 +21,7 @@ from shardtune.service.schedules import manage as rules
 router = APIRouter(prefix="/schedules")
 
 _MOST = 100
-"""Maximum number of rows of each list; the API has them all."""
+"""Maximum number of rows that each list on the page shows; the API returns all."""
 
 
 @router.get("")
@@ -51,7 +51,7 @@ def pause(context: ContextDep, schedule_id: str) -> Response:
 
 @router.post("/{schedule_id}/resume", dependencies=[CsrfChecked, requires(Action.RESUME_SCHEDULE)])
 def resume(context: ContextDep, schedule_id: str) -> Response:
-    """Resume a schedule with its next tick."""
+    """Resume a paused schedule, which runs again at its next scheduled time."""
     rules.pause(context, schedule_id, False)
     return see_other("/schedules")
 

@@ -29,7 +29,7 @@ router = APIRouter(prefix="/studies")
 
 _LIST = 40
 WaitMinutes = Annotated[float | None, Form(gt=0, le=MOST_QUIET_WAIT_S / 60)]
-"""Minutes that the runs may wait in all until machines are quiet."""
+"""Total minutes that the runs of a study may wait until machines are quiet."""
 
 
 @router.get("")
@@ -97,7 +97,7 @@ def show_study(
 
 @router.post("/{study_id}/rerun", dependencies=[CsrfChecked, requires(Action.CLONE_STUDY)])
 def rerun(context: ContextDep, study_id: str, wait_minutes: WaitMinutes = None) -> Response:
-    """Create a new study with the same specification, to measure on the current hardware and software."""
+    """Create a new study with the specification of a given one, to measure on the current hardware and software."""
     spec = rules.read_study(context, study_id).spec
     if wait_minutes is not None:
         spec = spec.model_copy(update={"wait_for_quiet_s": max(spec.wait_for_quiet_s or 0.0, 60.0 * wait_minutes)})
@@ -123,7 +123,7 @@ def extend(
 
 @router.post("/{study_id}/recommendation/{action}", dependencies=[CsrfChecked, requires(Action.DECIDE_ON_BEST)])
 def decide(context: ContextDep, study_id: str, action: str) -> Response:
-    """Approve, reject, pin, unpin or roll back to the study's recommendation."""
+    """Apply an action to a study's recommendation: approve, reject, pin, unpin or roll back."""
     if action not in tuple(UserDecision):
         raise NotFound("unknown_action", f"A recommendation can be {', '.join(UserDecision)}, not {action!r}.")
     with context.db.read() as session:

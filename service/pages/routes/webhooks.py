@@ -31,7 +31,7 @@ def create_webhook(
     study: Annotated[str, Form(max_length=200)] = "",
     event: Annotated[list[str] | None, Form()] = None,
 ) -> Response:
-    """Create a webhook and show its secret, only this once."""
+    """Create a webhook and show its secret, which is shown only this once."""
     typed = {"url": url.strip(), "study_id": study.strip(), "events": event or []}
     try:
         hook = manage.create(context, WebhookSpec.model_validate(typed | {"study_id": study.strip() or None}))
@@ -56,7 +56,7 @@ def show_webhook(
 
 @router.post("/{webhook_id}/rotate", dependencies=[CsrfChecked, requires(Action.ROTATE_WEBHOOK)])
 def rotate_secret(request: Request, context: ContextDep, webhook_id: str) -> Response:
-    """Create a new secret and show it, only this once."""
+    """Create a new secret for the webhook and show it, which is done only this once."""
     return _show(request, context, webhook_id, secret=manage.rotate(context, webhook_id).secret)
 
 

@@ -9,7 +9,7 @@ _METHODS = ("get", "post", "put", "delete")
 
 @dataclass(frozen=True)
 class Parameter:
-    """One parameter of a request, in its path, query or headers."""
+    """One parameter of a REST operation, in the request's path, query or headers."""
 
     name: str
     place: str
@@ -27,13 +27,13 @@ class Operation:
     scopes: str
     parameters: tuple[Parameter, ...]
     body: str
-    """Name of the body's schema; empty without a body."""
+    """Name of the schema of the request's body; empty if the request has no body."""
     answers: tuple[tuple[str, str], ...]
-    """Pairs of status code and meaning."""
+    """Possible responses, as pairs of a status code and its meaning."""
 
 
 def sections(document: Mapping[str, Any]) -> dict[str, list[Operation]]:
-    """Group the operations by tag, in the order of the document."""
+    """Group the operations by tag, in the order in which the OpenAPI document lists them."""
     by_tag: dict[str, list[Operation]] = {}
     for path, methods in document["paths"].items():
         for method in _METHODS:
@@ -69,5 +69,5 @@ def _answer(entry: Mapping[str, Any]) -> str:
 
 
 def _schema_name(schema: Mapping[str, Any]) -> str:
-    """Return a schema's name, as `components` lists it."""
+    """Return the name of a schema, under which `components` of the OpenAPI document lists it."""
     return str(schema.get("$ref", "")).rpartition("/")[2] or str(schema.get("title", ""))

@@ -38,7 +38,7 @@ class StudyLine:
     best: Contender
     peak_gib: float | None
     capacity_gib: float
-    """Usable memory of a rank in GiB."""
+    """Memory in GiB that training may use on one rank."""
     freshness: StudyFreshness
     recommended: Recommended | None
 
@@ -53,7 +53,8 @@ class RunningRow:
     state_tone: str
     purpose: Purpose
     doing: str
-    """Activity and time left: `confirming, validation run 3 of at most 14 · about 5 min left`."""
+    """Description of the activity and the remaining time: `confirming, validation run 3 of at most 14 · about 5 min
+    left`."""
     done: int
     total: int | None
     tone: str
@@ -73,7 +74,7 @@ class Home:
 
 
 def home(session: Session, project_id: str | None, text: str, device: str | None, page: Page, now: datetime) -> Home:
-    """Return the home page: the rows that match the filters, and the studies that have not ended."""
+    """Return the values of the home page: the rows that match the filters, and the studies that have not ended."""
     machines = offered_hardware.machines(session, project_id)
     ids, total = overview.best_ids(session, project_id, text, device, page)
     answered = read_models(session, overview.by_ids(session, ids))
@@ -92,7 +93,8 @@ def home(session: Session, project_id: str | None, text: str, device: str | None
 
 
 def read_models(session: Session, rows: Sequence[StudyRow]) -> list[Study]:
-    """Convert database rows to studies; two queries count the trials and rejections of all studies together."""
+    """Convert database rows to studies. Two queries count the trials and the rejected configurations of all studies
+    together."""
     ids = [row.id for row in rows]
     counts, rejected = studies.trial_counts(session, ids), studies.rejection_counts(session, ids)
     return [shown.study_view(row, counts.get(row.id, {}), rejected.get(row.id, 0)) for row in rows]
@@ -109,7 +111,7 @@ def running_rows(session: Session, rows: Sequence[StudyRow], now: datetime) -> t
 
 
 def runs_by_study(session: Session, open_studies: Sequence[Study]) -> dict[str, RunCounts]:
-    """Count and time the runs of each study, by study id, to estimate its time left."""
+    """Count the runs of each study and their durations, by study id, to estimate the studies' remaining time."""
     costs = overview.run_costs(session, [study.study_id for study in open_studies])
     return {study.study_id: _count_runs(study, costs[study.study_id]) for study in open_studies}
 
@@ -145,7 +147,7 @@ def _running_row(study: Study, why: Purpose, runs: RunCounts | None, now: dateti
 
 
 def finished(study: Study) -> int:
-    """Count the trials that ended by themselves, without those that were cancelled with the study."""
+    """Count the trials that have ended, without those that were cancelled together with the study."""
     return sum(
         count for state, count in study.trials.items() if state not in (*OPEN_TRIAL_STATES, TrialState.CANCELLED)
     )
@@ -157,13 +159,13 @@ def _activity(study: Study, runs: RunCounts, now: datetime) -> str:
 
 
 def answer(study: Study) -> Contender | None:
-    """Return the study's best configuration, or the best so far while it has no result."""
+    """Return the study's best configuration; while the study has no result, return the best one so far."""
     return study.result.best if study.result else study.best_so_far
 
 
 def contender_peak(contender: Contender) -> float | None:
-    """Return the peak memory in GiB that the limit applies to: reserved memory where it was measured, else allocated
-    memory."""
+    """Return the peak memory in GiB that the memory limit applies to: reserved memory if it was measured, else
+    allocated memory."""
     return contender.peak_allocated_gib if contender.peak_reserved_gib is None else contender.peak_reserved_gib
 
 

@@ -28,13 +28,13 @@ class ComparisonPage:
     have."""
     folded_count: int
     has_missing: bool
-    """Whether a shown row has a setting that some of the backends do not have."""
+    """Whether a visible row shows a setting that only some of the compared backends have."""
     missing: tuple[str, ...]
-    """Requested configurations that do not exist, or have no figures yet."""
+    """Requested trials or answers that do not exist, or have no measured figures yet."""
 
 
 def comparison(compared: Comparison) -> ComparisonPage:
-    """Return the values of the page of a comparison."""
+    """Return the values that the template of the comparison page shows."""
     figures = [line for line in comparison_words.figure_rows(compared) if not line.is_empty]
     knobs, subjects = comparison_words.knob_rows(compared), comparison_words.training_rows(compared.configs)
     folded = (

@@ -6,19 +6,20 @@ from shardtune.api_schemas.trials.measurements import Measurement
 from shardtune.service.pages.figures import memory, percent, seconds
 
 _BUSY_CORES = 0.5
-"""Number of CPU cores kept busy by other processes from which a warning is shown."""
+"""Number of CPU cores that other processes must keep busy before a warning is shown."""
 _STRAGGLES = 1.1
-"""Ratio of the slowest to the fastest rank's time for the same calculation from which a warning is shown."""
+"""Ratio of the slowest to the fastest rank's time for the same calculation at which a warning is shown."""
 
 
 def circumstances(measured: Measurement) -> tuple[tuple[str, str], ...]:
-    """Return tone (colour) and sentence of each condition of a run, such as a busy machine; empty if its worker
-    recorded none."""
+    """Return tone (colour) and sentence of each condition of the machine during a run, such as a busy machine; empty
+    if its worker recorded none."""
     return (*_timing(measured), *surroundings(measured.conditions))
 
 
 def conditions_of(measured: Measurement | None, failure: Failure | None) -> Conditions | None:
-    """Return the machine's conditions (load, clocks) that the worker recorded around a run, successful or not."""
+    """Return the conditions of the machine (load, clock rates) that the worker recorded around a run, whether the run
+    succeeded or not."""
     return measured.conditions if measured is not None else failure.conditions if failure is not None else None
 
 
@@ -30,7 +31,7 @@ def surroundings(conditions: Conditions | None) -> tuple[tuple[str, str], ...]:
 
 
 def troubles(conditions: Conditions | None) -> tuple[tuple[str, str], ...]:
-    """Return tone (colour) and sentence of the machine's conditions that deserve a warning."""
+    """Return tone (colour) and sentence of those conditions of the machine that deserve a warning."""
     return tuple((tone, text) for tone, text in surroundings(conditions) if tone in ("warn", "bad"))
 
 
@@ -101,7 +102,7 @@ def _co_tenants(count: int) -> str:
 
 
 def _host_suffix(conditions: Conditions, field: str, worst: float) -> str:
-    """Return text that names the host with the worst figure, if the run used several hosts; else empty."""
+    """Return text that names the host with the worst figure; empty unless the run used several hosts."""
     hosts = [node.host for node in conditions.nodes if getattr(node, field) == worst]
     return f" on {hosts[0]}" if hosts and len(conditions.hosts) > 1 else ""
 

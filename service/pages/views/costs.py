@@ -15,12 +15,12 @@ class CostRow:
     project_id: str
     gpu_hours: Mapping[CostCause, float]
     total: float
-    """Sum of GPU-hours over all causes."""
+    """Sum of the GPU-hours of all causes."""
     price: float | None
 
 
 def rows(report: CostReport) -> list[CostRow]:
-    """Return a row for each project and month, in the report's order: newest month first."""
+    """Return a row for each project and month, in the report's order, which has the newest month first."""
     alike: defaultdict[tuple[str, str], list[Cost]] = defaultdict(list)
     for cost in report.costs:
         alike[cost.month, cost.project_id].append(cost)

@@ -26,8 +26,8 @@ _FEWEST_TRIALS, _MOST_DRAWN = 3, 120
 
 @dataclass(frozen=True)
 class Expected:
-    """Chart of measured against expected speeds, and the number of measurements within the sampler's expected
-    intervals."""
+    """Chart of measured against expected speeds, and the number of measurements that lie within the intervals that the
+    sampler expected."""
 
     plot: Plot
     inside: int
@@ -44,8 +44,8 @@ class _Pair:
 
 
 def expected(points: Sequence[TrialPoint], link: str) -> Expected | None:
-    """Return the chart of measured against expected speeds; None for fewer than three measured trials with an
-    expected speed."""
+    """Return the chart of measured against expected speeds; None if fewer than three measured trials have an expected
+    speed."""
     pairs = [pair for point in points if (pair := _pair(point)) is not None]
     if len(pairs) < _FEWEST_TRIALS:
         return None

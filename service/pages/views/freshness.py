@@ -19,16 +19,18 @@ class StudyFreshness:
     word: Literal["fresh", "stale", "unchecked"]
     why: str
     changed: tuple[str, ...] = ()
-    """Names of the changed fields of the fingerprint (hardware and software versions)."""
+    """Names of the fields of the machine's fingerprint (its hardware and software versions) that changed since the
+    answer was measured."""
     changes: str = ""
-    """Old and new values of the changed fields, as far as a registered worker shows the new ones."""
+    """Text with the old and new values of the changed fields; empty if no registered worker shows the new ones."""
 
 
 def of(study: Study, workers: Sequence[OfferedMachine], stale_fields: Sequence[str] = ()) -> StudyFreshness:
-    """Return the freshness of a study's answer. It is stale if the service marked it (`stale_fields`), or if every
-    worker of the study's project that could run it has other hardware or software than the one that measured.
+    """Return whether a study's answer is fresh, stale or unchecked. It is stale if the service marked it so
+    (`stale_fields`), or if every worker that could run the study has other hardware or software than the worker that
+    measured it.
 
-    Only workers that serve the study's project are compared.
+    Only workers that serve the study's project are considered.
     """
     # Another project's machines must not be shown, not even as a difference.
     serving = [worker for worker in workers if worker.project_id in (None, study.project_id)]

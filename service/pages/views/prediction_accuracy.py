@@ -29,19 +29,21 @@ _FEWEST_TO_RANK = 5
 
 @dataclass(frozen=True)
 class Predicted:
-    """Chart of predicted against measured memory, with the accuracy of predicted memory and of the predicted order
-    of speeds."""
+    """Chart of predicted against measured memory, with two figures: the error of predicted memory, and how well the
+    predicted order of speeds agrees with the measured one."""
 
     plot: Plot
     memory_error: float
-    """Relative error of predicted memory: median of |predicted − measured| / measured."""
+    """Relative error of predicted memory, as a fraction: the median of |predicted − measured| / measured over the
+    trials."""
     trials: int
     rank_correlation: float | None
-    """Spearman's rank correlation of predicted and measured speed; None below five trials or without hardware rates."""
+    """Spearman's rank correlation of predicted and measured speed. None if there are fewer than five trials, or the
+    machine's rates were not measured."""
 
 
 def predicted(points: Sequence[TrialPoint], link: str) -> Predicted | None:
-    """Return the chart of predicted against measured memory; None for fewer than three trials with both figures."""
+    """Return the chart of predicted against measured memory; None if fewer than three trials have both figures."""
     measured = [p for p in points if p.state.is_feasible]
     pairs = [
         (p, peak_gib, p.predicted_memory_gib)
@@ -55,7 +57,8 @@ def predicted(points: Sequence[TrialPoint], link: str) -> Predicted | None:
 
 
 def _measured_peak(point: TrialPoint) -> float | None:
-    """Return the measured peak that the prediction is for, in GiB: device memory on a GPU, tensors on CPU ranks."""
+    """Return the measured peak in GiB with which a predicted peak is compared: device memory on a GPU, tensors alone
+    on CPU ranks."""
     return point.peak_allocated_gib if point.device_used_gib is None else point.device_used_gib
 
 
@@ -69,7 +72,7 @@ def _rank_correlation(points: Sequence[TrialPoint]) -> float | None:
 
 
 def _ranks(values: Sequence[float]) -> list[float]:
-    """Return the rank of each value; equal values share their mean rank."""
+    """Return the rank of each value in the order of the values; equal values share their mean rank."""
     below = sorted(values)
     return [(bisect_left(below, value) + bisect_right(below, value)) / 2 for value in values]
 

@@ -19,17 +19,17 @@ class Purpose:
     cause and outcome."""
 
     kind: str
-    """`search`, `challenge`, `new search` or `canary`."""
+    """Kind of the study: `search`, `challenge`, `new search` or `canary`."""
     explained: str
-    """Explanation of the study's kind, as a sentence."""
+    """Sentence that explains the study's kind."""
     of_study: str | None = None
     """Id of the study that found the recommendation which this study measures again."""
     cause: str = ""
-    """Cause of the retune, with its schedule; empty for a user's study."""
+    """Cause of the retune and its schedule, if any; empty for a study that a user created."""
     outcome: str = ""
-    """Outcome of a retune that ended with this study, as a sentence; else empty."""
+    """Outcome of the retune, as a sentence, if this study ended it; else empty."""
     is_kept: bool = False
-    """Whether the retune's outcome leaves the recommendation as it was."""
+    """Whether the retune left the recommendation unchanged."""
 
 
 _SEARCH = Purpose("search", "A user's search for the fastest configuration.")
@@ -41,7 +41,7 @@ _EXPLAINED = {
 
 
 def of_studies(session: Session, studies: Sequence[Study]) -> dict[str, Purpose]:
-    """Return the purpose of each study, by study id, with at most one query."""
+    """Return the purpose of each study by the study's id; this takes at most one query."""
     retune_ids = {
         study.system_study.retune_id
         for study in studies

@@ -9,12 +9,12 @@ from shardtune.service.process.context import Context
 from shardtune.service.wording import study_words
 
 _MOST = 200
-"""Maximum number of projects shown; the REST API lists all."""
+"""Maximum number of projects that the page shows; the REST API lists all."""
 
 
 @dataclass(frozen=True)
 class ProjectLine:
-    """One project with its use of today."""
+    """One project with the studies that it runs now and the GPU time that it has used today."""
 
     project: Project
     studies: str
@@ -23,7 +23,8 @@ class ProjectLine:
 
 
 def lines(context: Context) -> list[ProjectLine]:
-    """Return the projects visible to the sender, with their use of today."""
+    """Return the projects that the sender of the request may see, each with its running studies and its GPU time of
+    today."""
     visible = projects.list_projects(context, None, _MOST).projects
     now = context.now()
     with context.db.read() as session:
@@ -32,7 +33,8 @@ def lines(context: Context) -> list[ProjectLine]:
 
 
 def own_usage(context: Context) -> str:
-    """Describe the use of the sender's own project in a sentence; empty without a limit."""
+    """Describe in a sentence how many studies the sender's own project runs and how much GPU time it has used today;
+    empty if the project has no limit."""
     with context.db.read() as session:
         use = quota_use_if_limited(session, context.principal.home, context.now())
     if use is None:

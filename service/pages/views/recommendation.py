@@ -18,7 +18,7 @@ from shardtune.db.tables.retunes import RetuneRow
 from shardtune.service.wording import retune_words
 
 _MOST_DECISIONS = 8
-"""Maximum number of decisions shown, newest first."""
+"""Maximum number of decisions on a recommendation, such as approvals, that the page shows, newest first."""
 _DECISION_TEXTS = {
     DecisionAction.PROPOSED: "proposed",
     DecisionAction.RECOMMENDED: "recommended as the fastest known",
@@ -56,7 +56,7 @@ class ShownDecision:
 
 @dataclass(frozen=True)
 class Proposal:
-    """A newer answer that waits for approval."""
+    """A newer answer for the same tuning target that waits for approval."""
 
     study_id: str
     tokens_per_s_per_gpu: float
@@ -68,7 +68,7 @@ class LatestRetune:
     """Newest retune (repeated measurement of the recommendation) of a tuning target."""
 
     words: str
-    """Outcome or state: `measured again and kept`."""
+    """Outcome of the retune, or its state while it runs: `measured again and kept`."""
     why: str
     is_over: bool
     at: datetime
@@ -84,30 +84,34 @@ class Recommended:
     state: str
     tone: str
     result: StudyResult
-    """Recommended result; after a retune it may differ from the study's own."""
+    """Result that is recommended. After a retune (repeated measurement) it may differ from the study's own result."""
     renewed: EarlierVerdict | None
-    """Verdict of the first measurement, where a retune measured the recommendation again and kept it; else None."""
+    """Verdict of the first measurement, if a retune measured the recommendation again and kept it; else None."""
     renewed_at: datetime | None
     """Time of the original recommendation."""
     again: LatestRetune | None
     is_superseded: bool
     """Whether a measurement on newer hardware or software has replaced the recommendation."""
     is_too_busy: bool
-    """Whether the configuration is recommended although the machine was too busy to tell whether another is faster."""
+    """Whether the configuration is recommended although the machine was too busy to tell whether another one is
+    faster."""
     is_pinned: bool
     newer: Proposal | None
-    """Newer answer that waits for approval, where this is the current recommendation."""
+    """Newer answer that waits for approval, if this is the current recommendation; else None."""
     recommended_study: str | None
-    """Id of the study whose answer is recommended for this tuning target instead; None if it is this study."""
+    """Id of the other study whose answer is recommended for this tuning target; None if this study's answer is
+    recommended, or none."""
     stale_fields: tuple[str, ...]
-    """Changed fields of the fingerprint, where the current recommendation is stale."""
+    """Fields of the machine's fingerprint (its hardware and software versions) that changed, if this is the current
+    recommendation and it is stale; else empty."""
     actions: tuple[tuple[str, str], ...]
-    """Pairs of action and label of its button."""
+    """Actions that a user can apply to the recommendation, each with the label of its button."""
     decisions: tuple[ShownDecision, ...]
 
 
 def of_studies(session: Session, study_ids: Sequence[str]) -> dict[str, Recommended]:
-    """Return each study's current or else newest recommendation, by study id, without the decisions on it."""
+    """Return a recommendation for each study, by study id: the current one or, if there is none, the newest. The
+    decisions on it are not read."""
     rows = study_recommendations.of_studies(session, study_ids)
     # A fixed number of queries for any number of studies.
     cases = {_target_id(row) for row in rows.values()}
@@ -149,7 +153,7 @@ def _combine(
     now: TuningTargetRow | None = None,
 ) -> Recommended:
     """Combine database rows into a recommendation. `first`: times of the original recommendations. `now`: the tuning
-    target under its present key, which changes with the hardware."""
+    target under its present key, which a change of hardware replaces."""
     is_recommended = row.state is RecommendationState.RECOMMENDED
     recommended = now.recommended if now is not None else case.recommended if case is not None else None
     is_superseded = case is not None and case.superseded_by is not None

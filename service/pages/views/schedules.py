@@ -41,7 +41,7 @@ class ShownTarget:
 
 @dataclass(frozen=True)
 class TickLine:
-    """Time and result of a tick (one run of a schedule)."""
+    """Time and result of a tick (one scheduled run) of a schedule."""
 
     at: datetime
     words: str
@@ -49,15 +49,16 @@ class TickLine:
 
 @dataclass(frozen=True)
 class ScheduleCard:
-    """One schedule with its next run and last ticks."""
+    """One schedule with its next run and its last ticks (scheduled runs)."""
 
     schedule: Schedule
     trigger: str
     next_run: str
-    """Time of the schedule's next run; empty for a schedule that is triggered by changes instead of times."""
+    """Time of the schedule's next run; empty for a schedule that changes of hardware or software trigger, instead of a
+    time."""
     ticks: tuple[TickLine, ...]
     must_wait: bool
-    """Whether a run by hand would wait for the schedule's time window."""
+    """Whether a run that a user starts now would wait for the schedule's time window."""
     targets: str
     limits: str
 
@@ -68,17 +69,18 @@ class RetuneLine:
 
     retune: Retune
     case: ShownTarget | None
-    """Tuning target; None where its recommendation no longer exists."""
+    """Tuning target of the retune; None if its recommendation no longer exists."""
     cause: str
     schedule: str
-    """Name of the schedule that requested the retune; empty without a schedule, or where it was deleted."""
+    """Name of the schedule that requested the retune. Empty if no schedule requested it, or the schedule was
+    deleted."""
     tone: str
     outcome: str
     reason: str
 
 
 class ScheduleForm(BaseModel):
-    """Fields of the form as text, so that the page shows wrong input beside its error."""
+    """Fields of the schedule form, kept as text so that the page can show wrong input beside its error."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -87,7 +89,8 @@ class ScheduleForm(BaseModel):
     cron: str = Field(default="0 3 * * 0", max_length=_LONGEST)
     timezone: str = Field(default="UTC", max_length=_LONGEST)
     targets: str = ""
-    """Tuning targets: empty for all, `model:NAME` or `key:TARGET_KEY`."""
+    """Tuning targets that the schedule measures: all if empty, else those of a model (`model:NAME`) or one target
+    (`key:TARGET_KEY`)."""
     windows: str = Field(default="", max_length=_LONGEST)
     overlap: str = "skip"
     catch_up: str = "one"
@@ -109,7 +112,7 @@ def spec_of(form: ScheduleForm) -> ScheduleSpec:
     """Convert the form to a schedule.
 
     Raises:
-        ScheduleFormErrors: one entry per field.
+        ScheduleFormErrors: some fields are invalid; the error has an entry for each of them.
     """
     kind, _, named = form.targets.partition(":")
     values: dict[str, Any] = {
@@ -133,7 +136,8 @@ def spec_of(form: ScheduleForm) -> ScheduleSpec:
 
 
 def cards(stored: Sequence[Schedule], newest: Sequence[Retune], now: datetime) -> tuple[ScheduleCard, ...]:
-    """Return a card for each schedule; if changes trigger it, the card shows `newest` retunes in place of ticks."""
+    """Return a card for each schedule. If changes trigger the schedule, its card shows the `newest` retunes in place
+    of ticks."""
     return tuple(
         ScheduleCard(
             schedule=schedule,
@@ -149,7 +153,7 @@ def cards(stored: Sequence[Schedule], newest: Sequence[Retune], now: datetime) -
 
 
 def lines(session: Session, newest: Sequence[Retune], names: Mapping[str, str]) -> tuple[RetuneLine, ...]:
-    """Return a line for each retune; `names` are the schedules' names by id."""
+    """Return a table line for each retune; `names` holds the schedules' names by their ids."""
     # One query for all lines: the page is fetched again every few seconds.
     served = best.get_targets(session, {(retune.project_id, retune.target_key) for retune in newest})
     return tuple(
@@ -171,7 +175,7 @@ def lines(session: Session, newest: Sequence[Retune], names: Mapping[str, str]) 
 
 
 def choices(session: Session, project_id: str) -> tuple[tuple[str, str], ...]:
-    """Return value and label of each choice of tuning targets."""
+    """Return value and label of each choice of tuning targets that the form offers."""
     rows = [
         (row, case) for row in schedules.recommended_targets(session, project_id) if (case := _target(row)) is not None
     ]
@@ -195,7 +199,8 @@ def _target(row: TuningTargetRow | None) -> ShownTarget | None:
 
 
 def _ticks(schedule: Schedule, newest: Sequence[Retune]) -> tuple[TickLine, ...]:
-    """Return the last ticks of a schedule; a schedule triggered by changes shows its retunes instead."""
+    """Return the last ticks (scheduled runs) of a schedule. For a schedule that changes trigger, return its retunes
+    instead."""
     ticks = [TickLine(tick.at, retune_words.tick_result(tick)) for tick in schedule.last_ticks]
     if schedule.trigger in (Trigger.FINGERPRINT, Trigger.DRIFT):
         own = [

@@ -16,7 +16,7 @@ from shardtune.service.process.context import Context
 from shardtune.service.webhooks import manage as webhooks
 
 _MOST = 200
-"""Maximum number of keys shown; the API has them all."""
+"""Maximum number of API keys that the page shows; the REST API returns all."""
 
 
 def show(  # nosec B107 # empty where no secret is shown

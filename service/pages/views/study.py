@@ -56,20 +56,21 @@ class StudyContext:
     tone: str
     sentence: str
     failure: NoAnswer
-    """Details of the study's failure; empty for a study that did not fail."""
+    """Description of why the study failed; empty for a study that did not fail."""
     changes: str
-    """Knobs in which the best configuration differs from the baseline."""
+    """Text that lists the knobs in which the best configuration differs from the baseline."""
     best_title: str
     baseline_origin: str
     """Origin of the baseline: the user, a documented default, or the search; empty without a result."""
     best_peak_gib: float | None
     progress: StudyProgress
     reasons: Reasons | None
-    """Reasons for and against the answer; None without an answer."""
+    """Reasons for and against believing the answer; None without an answer."""
     next_step: NextStep | None
     log: tuple[LogLine, ...]
     read_as: tuple[str, ...]
-    """Notes about how the service read the study's request: the baseline file, the precision, keys without effect."""
+    """Notes about how the service interpreted the study's request: the baseline file, the precision, and keys without
+    effect."""
     freshness: StudyFreshness
     verdict_chart: Interval | None
     search: SearchCharts
@@ -77,7 +78,8 @@ class StudyContext:
     matching: int
     setbacks: tuple[Setback, ...]
     failure_kinds: tuple[tuple[str, str], ...]
-    """Kinds of failures that the study had, each with its description, for the filter of trials."""
+    """Kinds of failures that occurred in the study, each with its description; the list of trials can be filtered by
+    them."""
     recipes: tuple[tuple[str, tuple[Trust, ...]], ...]
     """Name of each recipe (another precision or optimizer, float8) that the study compared, and lines about its loss
     and speed."""
@@ -94,7 +96,7 @@ class StudyContext:
 
 
 def study_page(session: Session, row: StudyRow, chosen: TrialFilter, page: Page, now: datetime) -> StudyContext:
-    """Return the values of a study's page, with one page of its trials."""
+    """Return the values that a study's page shows, including one page of the list of its trials."""
     study = best.read_models(session, [row])[0]
     points = search_charts.charted_points(session, row.id)
     answer = best.answer(study)

@@ -14,7 +14,7 @@ from shardtune.service.pages.charts.over_time import SpeedMeasurement, over_time
 from shardtune.service.pages.charts.plot import Plot
 
 _MOST = 200
-"""Maximum number of answers and of canaries (checks for slowdowns) in the chart: the newest ones."""
+"""Maximum number of answers in the chart, and of canaries (checks for slowdowns); the newest are shown."""
 _EVER_RECOMMENDED = (RecommendationState.RECOMMENDED, RecommendationState.RETIRED)
 _CANARY_TEXTS = {
     CanaryVerdict.NORMAL: "canary, as fast as before",
@@ -26,8 +26,8 @@ _CANARY_TEXTS = {
 
 
 def chart(session: Session, study_id: str) -> Plot | None:
-    """Return the chart of a tuning target's speed over time, on all hardware and software; None for fewer than two
-    measurements."""
+    """Return the chart of a tuning target's speed over time, on all hardware and software; None if there are fewer
+    than two measurements."""
     row = study_recommendations.newest_of_study(session, study_id)
     if row is None:
         return None

@@ -32,12 +32,13 @@ _WARNING_TONES = ("warn", "bad")
 
 @dataclass(frozen=True)
 class ChangedKnob:
-    """Knob whose value differs from the value in the backend's documented default configuration."""
+    """Knob (tuned parameter) of a trial whose value differs from the value in the backend's documented default
+    configuration."""
 
     name: str
     value: Any
     default: Any
-    """Value in the default configuration; None where that configuration has no such knob."""
+    """Value in the default configuration; None if that configuration has no such knob."""
 
 
 @dataclass(frozen=True)
@@ -50,11 +51,11 @@ class TrialContext:
     origin: str
     reason: str
     pruned: str
-    """Steps and speed of a pruned trial; else empty."""
+    """Steps and speed of the trial, if it was pruned (ended early because it was slow); else empty."""
     default: str
-    """Description of the documented default that the configuration is compared with."""
+    """Description of the documented default configuration that the trial's configuration is compared with."""
     changed: tuple[ChangedKnob, ...]
-    """Knobs in which the configuration differs from this default."""
+    """Knobs in which the trial's configuration differs from the documented default."""
     knobs: dict[str, Any]
     """All knobs by name."""
     config_json: str
@@ -63,7 +64,7 @@ class TrialContext:
     plots: tuple[Plot, ...]
     reference: int | None
     memory: tuple[tuple[str, float], ...]
-    """Measured memory as pairs of kind, such as reserved, and size in GiB."""
+    """Measured memory as pairs of a kind, such as `reserved`, and a size in GiB."""
     limit_gib: float
     prediction: Prediction | None
     previous: int | None
@@ -72,30 +73,30 @@ class TrialContext:
     is_best: bool
     best_number: int | None
     advice: str
-    """Advice for the trial's failure; else empty."""
+    """Advice on how to avoid the trial's failure; empty if the trial did not fail, or there is none."""
     nearest: tuple[int, str, float] | None
-    """Number, description and peak in GiB of the trial that fits with the largest peak, where this trial ran out of
-    memory; else None."""
+    """Number, description and peak in GiB of the fitting trial with the largest peak. It is shown beside a trial that
+    ran out of memory; otherwise None."""
     ends: dict[str, str]
-    """Display names of the ways in which an attempt of a run can end, by end."""
+    """Display names of the ways in which an attempt of a run can end, by their stored names."""
     ranks: tuple[RankFigures, ...]
     hosts: tuple[str | None, ...]
-    """Host of each rank, where there were several hosts."""
+    """Host of each rank, if the trial ran on several hosts."""
     nodes: tuple[NodeFigures, ...]
-    """Figures of each host, where there were several."""
+    """Figures of each host, if the trial ran on several hosts."""
     warnings: tuple[tuple[str, str], ...]
     """Tone (colour) and sentence of each condition of the search run that deserves a warning, such as a busy machine."""
     circumstances: tuple[tuple[str, str], ...]
     """Tone (colour) and sentence of each condition of the search run that needs no warning."""
     troubles: tuple[tuple[str, tuple[tuple[str, str], ...]], ...]
-    """Name and warnings (tone and sentence) of each run after the search run that had conditions to warn about."""
+    """Name and warnings (tone and sentence) of each run after the search run, without runs that need no warning."""
     log_tail: str | None
     has_failed: bool
-    """Whether the trial gave no usable measurement, so that its log is shown at once."""
+    """Whether the trial gave no usable measurement; if so, the page shows its log unfolded."""
 
 
 def trial_page(session: Session, row: StudyRow, number: int) -> TrialContext | None:
-    """Return the values of a trial's page; None where the study has no such trial."""
+    """Return the values that a trial's page shows; None if the study has no such trial."""
     rows = {t.number: t for t in trials.of_study(session, row.id, with_attempts=True)}
     if number not in rows:
         return None
@@ -144,7 +145,8 @@ def trial_page(session: Session, row: StudyRow, number: int) -> TrialContext | N
 
 
 def _nearest_default(study: Study, config: TrialConfig) -> TrialConfig:
-    """Return the documented default of the same backend that differs in the fewest knobs."""
+    """Return the documented default configuration, among those of a configuration's backend, that differs from it in
+    the fewest knobs."""
     defaults = [default for default in seeds.documented_defaults(study.cluster) if default.backend == config.backend]
     return min(defaults, key=lambda default: len(_changed(config, default)))
 
@@ -177,8 +179,8 @@ def _hosts(measured: Measurement) -> tuple[str | None, ...]:
 
 
 def _nearest(trial: Trial, rows: dict[int, TrialRow]) -> tuple[int, str, float] | None:
-    """Return number, description and peak of the complete trial with the largest peak, for a trial that needs too
-    much memory."""
+    """Return number, description and peak of the complete trial with the largest peak, to be compared with a trial
+    that needs too much memory."""
     # Only for lack of memory is "the next smaller one" an answer.
     if trial.failure is None or trial.failure.kind not in (FailureKind.OOM, FailureKind.OVER_LIMIT):
         return None

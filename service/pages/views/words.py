@@ -65,11 +65,11 @@ ADVICE = {
     "device": "Repair the device as the message says before you give it more work.",
     "setup": "The worker could not start the trial: the message names the missing part.",
 }
-"""Advice for a failed trial, by the failure's kind; kinds that are not listed need none."""
+"""Advice for a failed trial, by the kind of its failure. Kinds without an entry need no advice."""
 _FASTER_FOR_NOW = "Until another study decides, the one with the higher median speed is recommended."
 _EITHER = "Either will do; the one with the higher median speed is recommended."
-"""Sentences on the recommendation where no configuration was confirmed as faster, and no user's baseline could be
-kept."""
+"""Sentences about the recommendation of a study in which no configuration was confirmed as faster, and whose user
+stated no baseline that could be kept."""
 ORIGINS = {
     "baseline": "your baseline",
     "default": "the backend's documented default",
@@ -85,13 +85,15 @@ def cluster_memory(value: Cluster) -> str:
 
 
 def workload(value: Workload) -> str:
-    """Describe a workload: `sequence 4,096 · global batch 256 · bf16-mixed`, an optimizer other than AdamW, an adapter, lengths."""
+    """Describe a workload: `sequence 4,096 · global batch 256 · bf16-mixed`. An optimizer other than AdamW, an adapter
+    and samples of several lengths are added."""
     batch = f"sequence {value.sequence_length:,} · global batch {value.global_batch:,}"
     return " · ".join((batch, value.precision.name, *study_words.trained_parts(value)))
 
 
 def origins(study: Study) -> dict[str, str]:
-    """Return descriptions of where a study's trials come from (baseline, default, search), by origin."""
+    """Return descriptions of the possible origins of a study's trials, such as the baseline, a default or the search,
+    by the origin's name."""
     return ORIGINS if study.system_study is None else ORIGINS | {"baseline": "current recommendation"}
 
 
@@ -109,8 +111,8 @@ def phase(study: Study, validation_runs: int) -> str:
 
 
 def verdict(study: Study, purpose: Purpose) -> tuple[str, str]:
-    """Return tone (colour) and sentence of a study's verdict, or of the outcome of a retune that ended with this
-    study."""
+    """Return tone (colour) and sentence for a study's verdict or, if a retune ended with this study, for the outcome
+    of the retune."""
     result = study.result
     # A retune that kept its recommendation has no verdict of its own worth showing: its outcome says more.
     if purpose.outcome:
@@ -167,8 +169,8 @@ def _figures(speedup: Speedup) -> str:
 
 
 def best_title(study: Study, is_recommended: bool) -> str:
-    """Return the heading above the best configuration: `Best so far`, for example, or that it is only kept while the
-    verdict is open."""
+    """Return the heading above a study's best configuration, such as `Best so far` or, while the verdict is open,
+    `Kept for now: the baseline`."""
     result = study.result
     if result is None:
         is_comparing = study.phase is StudyPhase.FINAL_COMPARISON

@@ -21,7 +21,7 @@ from shardtune.service.wording.progress import activity_words
 from shardtune.service.workers.fingerprint_history import changes_of
 
 OTHERS: Literal["others"] = "others"
-"""Placeholder in place of a run of another project, of which a worker's card shows nothing."""
+"""Placeholder for a run of another project, so that a worker's card shows nothing about that run."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class WorkerPeriod:
 
     since: datetime
     changes: tuple[FieldChange, ...]
-    """Changes relative to the previous period; empty for the first."""
+    """Changes of the fingerprint relative to the previous period; empty for the first period."""
 
 
 @dataclass(frozen=True)
@@ -44,12 +44,12 @@ class LastRun:
     end: str
     ended_at: datetime
     notes: tuple[tuple[str, str], ...]
-    """Tone (colour) and sentence of each warning."""
+    """Tone (colour) and sentence of each warning about the worker's machine."""
 
 
 @dataclass(frozen=True)
 class WorkerCard:
-    """One worker with its state, activity and fingerprint."""
+    """One worker with its state, its activity and its fingerprint (hardware and software versions)."""
 
     worker_id: str
     name: str
@@ -59,8 +59,8 @@ class WorkerCard:
     registered_at: datetime
     cluster: str
     hosts: str
-    """Hosts with their network interfaces, for a worker over several, or the worker's partition of a host; else
-    empty."""
+    """Hosts with their network interfaces, if the worker spans several hosts. For a worker that has only a part of a
+    host, that part. Otherwise empty."""
     memory: str
     activity: str
     study_id: str | None
@@ -69,7 +69,7 @@ class WorkerCard:
     condition: str | None
     """Slowdown that canaries (repeated runs of a recommendation) found on this worker; None without a slowdown."""
     last: LastRun | None
-    """Last run; None for workers that are not live."""
+    """Last run of the worker; None if the worker is not live."""
     fingerprint: Fingerprint
     periods: tuple[WorkerPeriod, ...]
 
@@ -77,10 +77,10 @@ class WorkerCard:
 def cards(
     session: Session, live_since: datetime, project_id: str | None, offset: int, limit: int
 ) -> tuple[tuple[WorkerCard, ...], int]:
-    """Return one page of the workers that serve a project (None: any project), live workers first, then by name; and
-    the number of all of them.
+    """Return one page of the workers that serve a project, and the total number of these workers. Live workers come
+    first, then the others, each group by name. If the project is None, workers of all projects are returned.
 
-    Runs for other projects are not shown; the worker only appears as busy.
+    Runs for other projects are not shown; a worker with such a run only appears as busy.
     """
     # Another project's run must not be shown, not even its model's name.
     running = {

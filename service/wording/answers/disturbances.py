@@ -10,7 +10,8 @@ from shardtune.tuner.verdict import disturbance
 
 
 def busy_cause(busy: BusyMachine) -> str:
-    """Describe why a machine was too busy to answer and which programs took its cores, without counts of runs."""
+    """Describe in words, without numbers of runs, why a machine was too busy for an answer and which programs took its
+    cores."""
     runs = "the runs that decide" if busy.rests_on == "pairs" else "the runs of the search"
     text = f"the machine was too busy to answer: other programs disturbed {runs}"
     if busy.foreign_cpu_cores is None:
@@ -20,14 +21,14 @@ def busy_cause(busy: BusyMachine) -> str:
 
 
 def too_busy(result: StudyResult) -> list[Trust]:
-    """Return the reason why no answer was possible, if the machine was too busy."""
+    """Return the reason why the machine was too busy to answer, as a list; empty if it was not."""
     busy = result.too_busy
     return [Trust("bad", busy.describe(), busy_cause(busy))] if busy is not None else []
 
 
 def uneven_pairs(result: StudyResult) -> list[Trust]:
-    """Count the pairs of runs that were left out because other programs left the two runs unequal numbers of cores,
-    and the runs that count although disturbed."""
+    """Return remarks about disturbed pairs of runs: how many were left out, because other programs left the two runs
+    unequal numbers of cores, and how many runs count although other programs disturbed them."""
     comparison = result.final_comparison
     if comparison is None:
         return []
@@ -51,7 +52,8 @@ def uneven_pairs(result: StudyResult) -> list[Trust]:
 
 
 def disturbed_runs(result: StudyResult, stored: ResultRuns) -> list[Trust]:
-    """Warn about validation runs of the best configuration that count although other processes disturbed them."""
+    """Warn about validation runs of the best configuration that were disturbed by other processes but count
+    nevertheless."""
     runs = stored.runs_of(result.best.trial_number)
     causes = [run.disturbed for run in runs if run.disturbed is not None]
     if not causes:
@@ -66,7 +68,7 @@ def disturbed_runs(result: StudyResult, stored: ResultRuns) -> list[Trust]:
 
 
 def disturbed_searches(result: StudyResult) -> list[Trust]:
-    """Warn about search runs that count although other processes disturbed them."""
+    """Warn about search runs that were disturbed by other processes but count nevertheless."""
     text = study_words.disturbed_searches(result)
     if not text:
         return []
@@ -76,7 +78,7 @@ def disturbed_searches(result: StudyResult) -> list[Trust]:
 
 
 def throttled_runs(result: StudyResult, stored: ResultRuns) -> list[Trust]:
-    """Warn about runs of the best configuration in which a GPU ran at lowered clocks."""
+    """Warn about runs of the best configuration in which a GPU ran at reduced clock rates."""
     runs = stored.runs_of(result.best.trial_number) or tuple(filter(None, (stored.best_search_run,)))
     causes = [cause for run in runs if (cause := disturbance.throttling(run)) is not None]
     if not causes:

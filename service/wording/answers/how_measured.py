@@ -12,7 +12,8 @@ from shardtune.service.wording.answers.trust_line import Trust
 from shardtune.service.wording.result_runs import ResultRuns
 
 _EQUAL = 1e-6
-"""Relative difference up to which two stored ratios are the same: they were calculated by way of logarithms."""
+"""Relative difference up to which two stored ratios count as equal. Equal ratios may differ a little, because they
+were calculated by way of logarithms."""
 
 
 @dataclass(frozen=True)
@@ -29,9 +30,9 @@ class PairSpeeds:
 
 
 def middle_pair(result: StudyResult, stored: ResultRuns) -> PairSpeeds | None:
-    """Return the speeds of the pair with the median ratio, which divide to the stated gain. With an even number of
-    pairs they are the geometric means of the two pairs in the middle. None if the runs of the pairs are not known.
-    """
+    """Return the speeds of the pair of runs with the median ratio; their ratio is the stated speed-up. With an even
+    number of pairs, return the geometric means over the two pairs in the middle. None if the runs of the pairs are not
+    known."""
     paired, baseline = (result.candidate or result.best).trial_number, result.baseline.trial_number
     if result.speedup is None or not result.speedup.ratios or paired == baseline:
         return None
@@ -52,12 +53,13 @@ def middle_pair(result: StudyResult, stored: ResultRuns) -> PairSpeeds | None:
 
 
 def _mean(speeds: Sequence[float]) -> float:
-    """Return the geometric mean: ratios of such means are those of the pairs."""
+    """Return the geometric mean. The ratio of two such means is the geometric mean of the pairs' ratios."""
     return math.exp(fmean(map(math.log, speeds)))
 
 
 def speed_reasons(result: StudyResult, stored: ResultRuns) -> tuple[Trust, ...]:
-    """Return the speeds of the pair in the middle, and the median speed of each side with its number of runs."""
+    """Return sentences with the speeds of the pair of runs with the median ratio, and with the median speed and number
+    of runs of each side."""
     lines, pair = [], middle_pair(result, stored)
     if pair is not None and result.speedup is not None:
         where = "in the middle pair" if len(result.speedup.ratios) % 2 else "in the two middle pairs, on average"

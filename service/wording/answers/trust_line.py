@@ -9,19 +9,20 @@ class Trust:
 
     tone: str
     text: str
-    """Sentence with all figures, for programs and for the section that says how the answer was measured."""
+    """Sentence with all its figures. Programs read it, and so does the section that says how the answer was
+    measured."""
     brief: str | None = None
-    """Sentence without counts of runs, for short lists of reasons. Empty for a reason that another one of the
-    list includes; None where `text` itself is short."""
+    """Sentence without numbers of runs, for short lists of reasons. Empty if another reason of the list already says
+    it. None if `text` itself is short."""
 
     @property
     def shown(self) -> str:
-        """Sentence for a short list of reasons; empty if such a list leaves the reason out."""
+        """Sentence for a short list of reasons; empty if the list leaves this reason out."""
         return self.text if self.brief is None else self.brief
 
 
 def part_of(number: int, whole: int) -> str:
-    """Describe a part in words instead of counts: `some of`, `most of` or `all of`."""
+    """Describe a number as a part of a whole in words: `some of`, `most of` or `all of`."""
     if number >= whole:
         return "all of"
     return "most of" if 2 * number > whole else "some of"

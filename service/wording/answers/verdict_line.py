@@ -6,8 +6,8 @@ from shardtune.api_schemas.studies.study_result import StudyResult, Verdict
 
 
 def verdict_text(result: StudyResult) -> str:
-    """Describe the verdict, the gain with its interval, and what that means for the baseline, without counts of
-    runs."""
+    """Describe a study's verdict, the speed-up with its interval, and what they mean for the baseline, in words
+    without numbers of runs."""
     if result.verdict is Verdict.TOO_BUSY:
         return _too_busy(result)
     if result.speedup is None:

@@ -65,8 +65,8 @@ def of_most_validation_runs(study: Study, number: int) -> str:
 
 
 def most_validation_runs(study: Study) -> int:
-    """Return the maximum number of validation runs of a final comparison whose pairs all have equal load. It ends earlier
-    if the pairs decide it."""
+    """Return the maximum number of validation runs of a final comparison, if the two runs of each pair have equal
+    load. The comparison ends earlier if fewer pairs decide it."""
     if study.final_comparison_runs is not None:
         return study.final_comparison_runs
     return final_comparison.max_runs(study.spec.budget.most_trials - 1, study.spec.budget.max_pairs)
@@ -78,7 +78,8 @@ def validation_runs(study: Study, trials: Sequence[Trial]) -> list[tuple[Trial, 
 
 
 def runs_of_comparison(study: Study, trials: Sequence[Trial], purpose: RunPurpose) -> list[tuple[Trial, Run]]:
-    """Return the complete runs of a purpose that belong to a study's current final comparison, with their trials."""
+    """Return the complete runs with a given purpose that belong to a study's current final comparison, with their
+    trials."""
     # A study that was extended compares again: runs of earlier comparisons may be from a different day.
     complete = runs_of(trials, purpose, TrialState.COMPLETE)
     return [(trial, run) for trial, run in complete if run.final_comparison in (None, study.final_comparison)]

@@ -14,19 +14,18 @@ from shardtune.tuner.verdict import final_comparison, quiet_test
 from shardtune.tuner.verdict.recipes import comparison
 
 _SEEDS_TAKE = 0.75
-"""Assumed duration of later runs, as a fraction of the shortest run among the first trials: these have micro batch
-1, and only fast trials run again.
-"""
+"""Expected duration of a later run, divided by the duration of the shortest of a study's first trials. It is below 1,
+because the first trials have micro batch 1 and only fast trials run again."""
 _ENOUGH = 4
-"""Number of trials (or validation runs) from which their measured times are used to estimate the remaining time."""
+"""Minimum number of trials (or validation runs) whose measured times are used to estimate the remaining time."""
 
 
 @dataclass(frozen=True)
 class RunCounts:
-    """Counts and times of a study's runs so far. Seconds are the time for which a run occupied its worker."""
+    """Counts and durations of a study's runs so far. A run's seconds are the time for which it occupied its worker."""
 
     finished: int
-    """Number of trials that have ended, successfully or not."""
+    """Number of the study's trials that have ended, successfully or not."""
     shortest_search_s: float | None
     """Seconds of the shortest complete search run; None before the first one is complete."""
     validation_runs: int
@@ -36,11 +35,12 @@ class RunCounts:
     first one is complete.
     """
     recipe_runs: int = 0
-    """Number of complete runs that compare recipes beside the answer of the current final comparison."""
+    """Number of complete runs of the current final comparison that compare recipes (precisions, optimizers, float8)
+    rather than candidates."""
 
 
 def count_runs(study: Study, trials: Sequence[Trial]) -> RunCounts:
-    """Count the runs of a study's trials and their seconds."""
+    """Count the runs of a study's trials, and their durations in seconds."""
     search = [(trial, run) for trial, run in activity_words.runs_of(trials, RunPurpose.SEARCH, TrialState.COMPLETE)]
     validation = activity_words.validation_runs(study, trials)
     world = study.cluster.world_size
@@ -60,8 +60,8 @@ def count_runs(study: Study, trials: Sequence[Trial]) -> RunCounts:
 
 
 def estimate(study: Study, runs: RunCounts, elapsed_s: float) -> str:
-    """Estimate the remaining time of a study: `about 5 min`; empty before the first search run is complete,
-    and where pairs of the final comparison run again for their unequal load."""
+    """Estimate the remaining time of a study: `about 5 min`. Empty before the first search run is complete, and while
+    pairs of the final comparison run again because the two runs of a pair had unequal load."""
     if runs.shortest_search_s is None or study.phase is StudyPhase.DONE:
         return ""
     budget = study.spec.budget
@@ -91,8 +91,8 @@ def estimate(study: Study, runs: RunCounts, elapsed_s: float) -> str:
 
 
 def _recipe_seconds(study: Study, done: int, per_run: float, *, is_bound: bool) -> float:
-    """Return the seconds of the remaining runs that compare recipes: for their maximum number with `is_bound`, else
-    for their minimum number."""
+    """Return the expected seconds of the remaining runs that compare recipes (precisions, optimizers, float8). They
+    are counted by their maximum number if `is_bound`, else by their minimum number."""
     blocks = comparison.MOST_BLOCKS if is_bound else quiet_test.FEWEST_PAIRS
     arms = _recipe_arms(study)
     # The first run of each recipe begins with the steps whose losses compare; first runs come before all others.
@@ -101,7 +101,7 @@ def _recipe_seconds(study: Study, done: int, per_run: float, *, is_bound: bool) 
 
 
 def _step_s(study: Study) -> float:
-    """Return the seconds of a training step of the fastest configuration so far; 0 before any is known."""
+    """Return the seconds that a training step of the fastest configuration so far takes; 0 if none is measured yet."""
     if study.best_so_far is None:
         return 0.0
     tokens_per_s = study.best_so_far.tokens_per_s_per_gpu * study.cluster.world_size
@@ -118,13 +118,13 @@ def _recipe_arms(study: Study) -> int:
 
 
 def recipe_runs_expected(study: Study) -> int:
-    """Return the minimum number of runs that compare a study's considered recipes with its stated one; 0 without
-    such recipes."""
+    """Return the minimum number of runs that compare the recipes (precisions, optimizers, float8) which a study
+    considers with the one that it states; 0 if it considers none."""
     return _recipe_arms(study) * quiet_test.FEWEST_PAIRS
 
 
 def validation_runs_expected(study: Study) -> int:
-    """Return the number of validation runs that a final comparison probably takes."""
+    """Return the number of validation runs that a final comparison is likely to take."""
     if study.final_comparison_runs is not None:
         return max(0, study.final_comparison_runs - 2 * (study.spec.budget.max_pairs - FEWEST_PAIRS))
     # A clear winner is decided after the fewest pairs, and most candidates that do not win drop out by then.

@@ -12,14 +12,14 @@ _STATUS = {
 
 
 def status(projection: StudyProjection) -> str:
-    """Say whether the answer for the target was projected, confirmed or changed."""
+    """Say whether the answer for the target cluster is projected only, or was confirmed or changed by runs there."""
     if projection.verdict == "projected" and projection.confirmation is not None:
         return "projected; runs on it did not decide"
     return _STATUS[projection.verdict]
 
 
 def page_status(projection: StudyProjection) -> str:
-    """Return the sentence below the heading of a study page's section about the target."""
+    """Return the sentence below the heading of the section about the target (a larger cluster) on a study's page."""
     if projection.confirmation is None:
         return "Nothing was measured there: only a run on the target can confirm it."
     text = outcome(projection.confirmation)
@@ -27,8 +27,8 @@ def page_status(projection: StudyProjection) -> str:
 
 
 def sentences(projection: StudyProjection) -> list[str]:
-    """Return sentences on the runs on the target: the answer, and the error of the projection; empty where nothing
-    ran there."""
+    """Return sentences about the runs on the target cluster: their answer, and the error of the projection. Empty if
+    nothing ran on the target."""
     confirmation = projection.confirmation
     if confirmation is None:
         return []
@@ -36,8 +36,8 @@ def sentences(projection: StudyProjection) -> list[str]:
 
 
 def outcome(confirmation: TargetConfirmation) -> str:
-    """Say which study confirmed or changed the answer for the target, with the ratio of the speeds of its two best
-    choices."""
+    """Say which study confirmed or changed the answer for the target cluster, and the ratio of the speeds of its two
+    fastest configurations."""
     by = f"study {confirmation.study_id} ran on the target"
     if confirmation.outcome == "undecided":
         return f"{by}, and its pairs did not decide{_ratio(confirmation)}: the projected order stays"

@@ -17,8 +17,8 @@ _UNSEEN = {
 
 
 def rows(projection: StudyProjection) -> list[tuple[str, str]]:
-    """Return rows about the answer for the target (the larger cluster that a study projects to): a label, empty
-    after the first row, and a text."""
+    """Return rows about the answer for the target (the larger cluster that a study projects to). Each row has a label
+    and a text; the label is empty in all rows but the first."""
     texts = [
         f"{size(projection)}, {confirmation_words.status(projection)}",
         *confirmation_words.sentences(projection),
@@ -34,13 +34,13 @@ def rows(projection: StudyProjection) -> list[tuple[str, str]]:
 
 
 def ranked(projection: StudyProjection) -> tuple[ProjectedConfig, ...]:
-    """Return the best configuration on the target and its runners-up, fastest first."""
+    """Return the best configuration on the target cluster and its runners-up, fastest first."""
     return (projection.best, *projection.runners_up)
 
 
 def assumptions(projection: StudyProjection) -> list[str]:
-    """Return sentences on what the projection assumes without a measurement, and on configurations that it leaves
-    out."""
+    """Return sentences about what the projection assumes without a measurement, and about configurations that it
+    leaves out."""
     texts = []
     if scaled := scaling(projection.best):
         texts.append(scaled)
@@ -50,7 +50,7 @@ def assumptions(projection: StudyProjection) -> list[str]:
 
 
 def size(projection: StudyProjection) -> str:
-    """Describe the target: nodes, GPUs and global batch."""
+    """Describe the target cluster: its nodes, its GPUs and the global batch on it."""
     cluster = projection.cluster
     each = (
         counted(cluster.gpus_per_node, "CPU rank")
@@ -72,29 +72,30 @@ def describe(projection: StudyProjection, config: ProjectedConfig) -> str:
 
 
 def has_chances(projection: StudyProjection) -> bool:
-    """Whether several configurations were projected, so that each has a chance to be the fastest."""
+    """Whether more than one configuration was projected, so that each has a chance to be the fastest."""
     return projection.projected > 1
 
 
 def speed(values: Band) -> str:
-    """Format a speed with its 90 % band, or alone where it was measured."""
+    """Format a speed with its 90 % band; a speed that was measured is shown without a band."""
     is_exact = values.low == values.high
     return study_words.rate(values.expected) if is_exact else plan_words.band(values, study_words.rate)
 
 
 def peak(values: Band) -> str:
-    """Format a memory peak with its 90 % band."""
+    """Format a peak of memory with its 90 % band."""
     return plan_words.band(values, memory)
 
 
 def chance(config: ProjectedConfig) -> str:
-    """Format a configuration's chance to be the fastest, from `below 1 %` to `99 %`: none is certain."""
+    """Format a configuration's chance to be the fastest, as a text from `below 1 %` to `99 %`, because no
+    configuration is certain."""
     return _percent(config.chance_of_best)
 
 
 def chance_of_trial(config: ProjectedConfig) -> str:
-    """Describe the chance of a trial to be the fastest in any of its forms on the target, which differ in the
-    process groups that grow; empty for a trial with one form."""
+    """Describe the chance of a trial to be the fastest on the target in any of its forms, which differ in the process
+    groups that grow with the cluster. Empty for a trial with one form."""
     whole = config.chance_of_trial
     is_shared = whole is not None and whole >= 0.01 and _percent(whole) != _percent(config.chance_of_best)
     return f"{_percent(whole)} in all its forms" if whole is not None and is_shared else ""
@@ -113,8 +114,8 @@ def order(projection: StudyProjection) -> str:
 
 
 def curve(projection: StudyProjection) -> str:
-    """Describe how the best configuration's speed per GPU changes with the size of the cluster, at the same work for
-    each rank: measured sizes, powers of two of nodes, and the target."""
+    """Describe how the best configuration's speed per GPU changes with the size of the cluster, with the same work for
+    each rank. The sizes are the measured ones, numbers of nodes that are powers of two, and the target."""
     last = projection.best.curve[-1]
     shown = [point for point in projection.best.curve if point.evidence == "measured" or _is_power_of_two(point.nodes)]
     points = (
@@ -133,7 +134,7 @@ def _is_power_of_two(count: int) -> bool:
 
 
 def take_overs(sizes: Sequence[BestAtSize]) -> list[str]:
-    """Say from which number of GPUs on another trial is the fastest."""
+    """Say for each change of the fastest trial from which number of GPUs on the new one is the fastest."""
     pairs = pairwise(sizes)
     return [
         f"from {after.gpus} GPUs on, trial {after.trial_number} is the fastest: {after.description}"
@@ -143,23 +144,23 @@ def take_overs(sizes: Sequence[BestAtSize]) -> list[str]:
 
 
 def scaling(config: ProjectedConfig) -> str:
-    """Say which fields of a configuration, such as sizes of process groups, have another value on the target than in
-    the measured trial."""
+    """Say which fields of a configuration, such as sizes of process groups, have other values on the target cluster
+    than in the measured trial."""
     fields = ", ".join(f"{item.field} {item.measured} → {item.target}" for item in config.scaled)
     return f"predicted, not measured: {fields}" if fields else ""
 
 
 def unseen_axes(configs: Sequence[ProjectedConfig]) -> str:
-    """Say which effects, such as communication between nodes, the measured GPUs could not show, so that bands are
-    wider."""
+    """Say which effects, such as communication between nodes, could not be measured on the study's GPUs, so that the
+    bands of the projection are wider."""
     axes = dict.fromkeys(axis for config in configs for axis in config.unseen)
     names = " and ".join(_UNSEEN[axis] for axis in axes)
     return f"bands are wider for what was never measured: {names}" if names else ""
 
 
 def rung_test(projection: StudyProjection) -> list[str]:
-    """Describe the rung test: how well runs on smaller clusters predicted the study's measured speeds, and how this
-    widens the bands."""
+    """Describe a projection's test on smaller clusters (rungs): how well runs on them predicted the study's measured
+    speeds, and how much the result widens the bands."""
     test = projection.rung_test
     if test is None:
         return []
@@ -183,7 +184,7 @@ def _share(fraction: float) -> str:
 
 
 def left_out(projection: StudyProjection) -> list[str]:
-    """Count the configurations that the projection leaves out, with the reasons."""
+    """Count the configurations that the projection leaves out, and give the reasons."""
     texts = []
     if count := projection.only_at_target:
         texts.append(

@@ -8,8 +8,8 @@ from shardtune.api_schemas.studies.targets import StudyProjection
 
 
 def sentences(projection: StudyProjection) -> list[str]:
-    """Return a sentence for each rehearsal (a build without GPUs at the target's number of ranks), and one if the
-    answer was not rehearsed."""
+    """Return a sentence for each rehearsal (a build without GPUs at the target's number of ranks). If the answer was
+    not rehearsed, a sentence says so."""
     texts = [_joined(alike) for alike in _alike(projection.rehearsals)]
     if projection.rehearsals and projection.rehearsal_of_answer is None:
         texts.append(
@@ -20,7 +20,7 @@ def sentences(projection: StudyProjection) -> list[str]:
 
 
 def _alike(rehearsals: Sequence[TargetRehearsal]) -> list[list[TargetRehearsal]]:
-    """Group rehearsals that did not run for the same reason; every other rehearsal is a group of one."""
+    """Group the rehearsals that did not run, by their reason; every other rehearsal is a group of its own."""
     groups: dict[object, list[TargetRehearsal]] = {}
     for number, one in enumerate(rehearsals):
         groups.setdefault(one.problem if one.outcome == "not_rehearsed" else number, []).append(one)
@@ -36,8 +36,8 @@ def _joined(alike: Sequence[TargetRehearsal]) -> str:
 
 
 def sentence(rehearsal: TargetRehearsal) -> str:
-    """Describe a rehearsal: the peak memory with which the configuration was built, why it was rejected, or why it
-    was not rehearsed."""
+    """Describe the result of a rehearsal: the peak memory of the built configuration, why the configuration was
+    rejected, or why it was not rehearsed."""
     begin, problem = f"{rehearsal.description}, at {rehearsal.ranks:,} ranks:", rehearsal.problem
     if problem is None:
         return f"{begin} built and stepped in a rehearsal; {_peak(rehearsal)}"

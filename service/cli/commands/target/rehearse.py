@@ -49,8 +49,8 @@ app = typer.Typer()
 
 
 class RehearsalSubject(NamedTuple):
-    """Trial to rehearse (to build without GPUs at its full number of ranks), with memory sizes to compare its peak
-    with."""
+    """Trial to rehearse (to build without GPUs at its full number of ranks), with the memory sizes that its peak is
+    compared with."""
 
     trial: TrialTask
     predicted_gib: float | None
@@ -91,8 +91,8 @@ def subject_of(model: str, target: str | None, config: str | None, values: dict[
 
 
 def _cluster(text: str | None, subject: model_argument.ModelArgument) -> Cluster | str:
-    """Return the cluster of `--target`, else of the study's target; a target that names no kind of GPU has the
-    study's."""
+    """Return the cluster that `--target` names or, without the option, the study's target. A target without a kind of
+    GPU has the GPUs of the study."""
     own, target = subject.cluster, subject.target
     if text is not None:
         target = TypeAdapter(TargetChoice).validate_python(text)
@@ -106,8 +106,7 @@ def _cluster(text: str | None, subject: model_argument.ModelArgument) -> Cluster
 
 
 def _read_config(text: str) -> TrialConfig:
-    """Read a configuration from JSON text or from a file, which may also be an exported `config.json` that contains
-    it."""
+    """Read a configuration from JSON text, or from a file that holds it, such as an exported `config.json`."""
     if not text.lstrip().startswith("{"):
         content = study_file.read_json_object(Path(text))
     else:
@@ -126,8 +125,8 @@ def _fastest(request: PredictionRequest) -> TrialConfig:
 
 
 def _predicted_gib(request: PredictionRequest, trial: TrialTask) -> float | None:
-    """Return the predicted peak of the tensors; None if the global batch is not divisible as the configuration needs
-    (the rehearsal reports that)."""
+    """Return the predicted peak memory of the tensors, or None if the configuration cannot divide the global batch;
+    the rehearsal then reports that error."""
     update = {"configs": (trial.config,), "global_batch": trial.workload.global_batch, "top": 0}
     try:
         rows: tuple[Prediction, ...] = fastest.answer_request(request.model_copy(update=update)).predictions

@@ -22,7 +22,7 @@ _MOST_ROWS = 12
 
 @dataclass(frozen=True)
 class CollectiveRow:
-    """Row of the table of collectives: one kind with one purpose, such as all-gathers of parameters."""
+    """Row of the table of collectives, which covers one kind with one purpose, such as all-gathers of parameters."""
 
     words: str
     figures: CollectiveFigures
@@ -48,7 +48,7 @@ class DiagnosisReport:
 
     sentences: tuple[str, ...]
     expected: tuple[tuple[str, ExpectedPart], ...]
-    """Pairs of display name and predicted part of the step."""
+    """Parts of the predicted step, each with its display name."""
     findings: tuple[tuple[str, Finding], ...]
     bars: Steps
     timeline: Steps | None
@@ -70,7 +70,7 @@ class WhyContext:
     latest: TrialDiagnosis | None
     report: DiagnosisReport | None
     rejected: str | None
-    """Reason why the trial cannot be profiled now; None where it can."""
+    """Reason why the trial cannot be profiled now; None if it can."""
 
 
 def why_page(session: Session, row: StudyRow, number: int) -> WhyContext:
@@ -98,7 +98,7 @@ def why_page(session: Session, row: StudyRow, number: int) -> WhyContext:
 
 
 def diagnosis_report(diagnosis: Diagnosis) -> DiagnosisReport:
-    """Return a diagnosis as the page shows it."""
+    """Convert a diagnosis to the form in which the page shows it."""
     return DiagnosisReport(
         sentences=tuple(diagnosis_words.summary_sentences(diagnosis)),
         expected=tuple((diagnosis_words.EXPECTED_WORDS[part.name], part) for part in diagnosis.expected),

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Example:
-    """Card of an example answer, measured on another machine, which the home page shows while the service has no
-    answer."""
+    """Card that the home page shows as an example while the service has no answer. Its figures were measured on
+    another machine."""
 
     source: str
     model: str

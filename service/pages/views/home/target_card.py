@@ -19,17 +19,17 @@ SORTS = (
     ("mfu", "MFU"),
     ("model", "model"),
 )
-"""Pairs of sort order and its name in the form."""
+"""Pairs of a sort order and the name under which the form offers it."""
 ACTION_HELP = {
     "approve": "Recommend this configuration to training jobs",
     "pin": "Keep recommending it, even after a faster one is found",
 }
-"""Explanation of each action on a recommendation, by the action's name."""
+"""Explanation of what each action on a recommendation does, by the action's name."""
 
 
 @dataclass(frozen=True)
 class TargetGain:
-    """Speed-up of a tuning target's answer over the baseline, with its certainty."""
+    """Speed-up of a tuning target's answer over the baseline, with a badge that says how certain it is."""
 
     badge: str
     tone: str
@@ -37,10 +37,10 @@ class TargetGain:
     """Explanation of the badge."""
     value: str = ""
     interval: str = ""
-    """95 % interval of the speed-up; empty without a value."""
+    """95 % interval of the speed-up; empty if there is no speed-up."""
     note: str = ""
     study_id: str = ""
-    """Id of the study that measured the gain, if it is not the card's study; else empty."""
+    """Id of the study that measured the speed-up; empty if this is the study that the card shows."""
 
 
 @dataclass(frozen=True)
@@ -53,15 +53,16 @@ class TargetCard:
     cost: str
     fresh_tone: str
     state: tuple[str, str] | None
-    """Tone (colour) and text of the badge for a recommendation that is pinned, or that training jobs do not get."""
+    """Tone (colour) and text of the recommendation's badge, which says that it is pinned or that training jobs do not
+    get it. None if there is no badge."""
     next_step: NextStep | None
     has_export_link: bool
     """Whether the card links to the export beside its next step."""
     has_rerun_button: bool
     """Whether the card offers to run the study again beside its next step."""
     actions: tuple[tuple[str, str, str], ...]
-    """Name, button label and explanation of each action on the recommendation, except the action that the next step
-    offers."""
+    """Name, button label and explanation of each action on the recommendation, without the action that the next step
+    already offers."""
 
 
 def target_card(line: StudyLine, price_per_gpu_hour: float | None, currency: str, now: datetime) -> TargetCard:

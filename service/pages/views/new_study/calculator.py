@@ -30,17 +30,20 @@ from shardtune.tuner.search import fastest
 
 @dataclass(frozen=True)
 class ServiceKnowledge:
-    """Functions and settings of the service that the form's predictions need: models of the Hugging Face hub, and
+    """Functions and settings that the form needs for its predictions: access to models of the Hugging Face hub, and to
     workers' measurements."""
 
     read_model: Callable[[ModelSpec], ModelSpec]
-    """Function that reads the `config.json` of a model that is named by its repository on the Hugging Face hub."""
+    """Function that completes a model, which is named by its repository on the Hugging Face hub, with its
+    `config.json`."""
     experience_of: Callable[[WorkerRow], Experience]
-    """Function that returns the rates and calibrations measured under a worker's hardware and software."""
+    """Function that returns the rates and calibrations that were measured on machines with a worker's hardware and
+    software."""
     with_trace: Callable[[PredictionRequest], PredictionRequest]
-    """Function that adds to a request the trace of the user's own model, which an earlier study recorded."""
+    """Function that adds the trace of the user's own model to a request, if an earlier study recorded one."""
     measure: MeasurePlan
-    """Numbers of warm-up steps and timed windows of each run, from which the study's duration is estimated."""
+    """Numbers of warm-up steps and of timed windows (groups of steps timed together) in each run, from which the
+    study's duration is estimated."""
 
 
 _LAYOUTS = (
@@ -62,18 +65,20 @@ class StrategyLine:
 
 @dataclass(frozen=True)
 class PrecisionLine:
-    """Bytes of training states per model parameter in one precision."""
+    """Bytes that the training states (weights, gradients, optimizer states) take per model parameter in one
+    precision."""
 
     name: str
     compute: int
-    """Bytes of the weights' copy for forward and backward; 0 where these use the master weights."""
+    """Bytes per parameter of the copy of the weights for forward and backward; 0 if forward and backward use the
+    master weights."""
     master: int
     gradients: int
     state: float
-    """Bytes of optimizer states, as a mean over the model's parameters."""
+    """Bytes of optimizer states per parameter, as a mean over all parameters of the model."""
     total: float
     gib: float | None
-    """Size of the whole model's training states in GiB, unsharded; None without a model."""
+    """Size of the training states of the whole model in GiB, without sharding; None if the form has no valid model."""
 
 
 @dataclass(frozen=True)
@@ -85,28 +90,30 @@ class NewPage:
     precisions: tuple[str, ...]
     optimizers: tuple[tuple[str, str], ...]
     layouts: tuple[tuple[str, str], ...]
-    """Kind and description of each layout of samples of several lengths, such as `packed`."""
+    """Kind and description of each layout (arrangement of samples of several lengths in a batch), such as `packed`."""
     workers: tuple[Hardware, ...]
     catalogue: tuple[Hardware, ...]
     errors: tuple[FieldError, ...]
     table: PredictionTable | None
     cluster: str
     usable_gib: float
-    """Memory of a rank in GiB, less the headroom of the study."""
+    """Memory in GiB that training may use on each rank: the rank's memory without the headroom that the study keeps
+    free."""
     fastest: tuple[StrategyLine, ...]
     """Fastest configurations of the search space that are predicted to fit."""
     lines: tuple[StrategyLine, ...]
     stack: Stack | None
-    """Memory bars of the fastest configurations, then of one configuration of each strategy."""
+    """Bars of predicted memory: first for the fastest configurations, then for one configuration of each strategy."""
     kinds: tuple[str, ...]
     bytes_per_parameter: tuple[PrecisionLine, ...]
     can_create: bool
     quota: str
-    """Use of the project's quota; empty without a quota."""
+    """Text that says how many studies the project runs and how much GPU time it has used today; empty if the project
+    has no quota."""
     cost: tuple[tuple[str, str], ...] = ()
-    """Estimated cost and gain of the study, as rows of a name and a text; empty where the form has errors."""
+    """Estimated cost and gain of the study, as rows of a name and a text; empty if the form has errors."""
     lengths: LengthsView | None = None
-    """Lengths of the samples; None where all have one length, and where the form has errors."""
+    """Lengths of the samples with their padding; None if all samples have one length, or the form has errors."""
 
 
 def new_page(
@@ -116,7 +123,7 @@ def new_page(
     errors: Sequence[FieldError] = (),
     quota: str = "",
 ) -> NewPage:
-    """Return the form with its predictions, or with its errors."""
+    """Return the page of the form with its predictions, or with the errors in its fields."""
     own, catalogue_choices = forms.hardware_of(live)
     if not form.hardware:
         form = _first_form(form, own, live)
@@ -153,8 +160,8 @@ def new_page(
 
 
 def _first_form(form: StudyForm, own: Sequence[Hardware], live: Sequence[WorkerRow]) -> StudyForm:
-    """Return the form with initial values: a live worker and a study that it can finish soon, or eight H100 without
-    a worker."""
+    """Return the form with initial values: a live worker and a study that it can finish soon. Without a live worker,
+    the hardware is eight H100 GPUs."""
     if not own:
         return form.model_copy(update={"hardware": catalogue.find("H100-SXM-80GB").name})
     update = {"hardware": own[0].value}
@@ -167,7 +174,7 @@ def _first_form(form: StudyForm, own: Sequence[Hardware], live: Sequence[WorkerR
 def _cost(
     form: StudyForm, live: Sequence[WorkerRow], knowledge: ServiceKnowledge, experience: Experience
 ) -> tuple[tuple[str, str], ...]:
-    """Return rows of the estimated cost of the form's study; empty where the service would reject the study."""
+    """Return the estimated cost of the form's study as rows; empty if the service would reject the study."""
     try:
         request, cluster = forms.study_request(form, live), forms.cluster_of(form, live)
         device = next(iter(study_clusters.dtypes_of(cluster, live)))
@@ -182,7 +189,7 @@ def _cost(
 
 
 class _FormAnswer(NamedTuple):
-    """Predictions for the form's values, or the errors in its fields."""
+    """Result of the form's calculator: predictions for the form's values, or the errors in its fields."""
 
     table: PredictionTable | None = None
     lengths: LengthsView | None = None

@@ -38,28 +38,30 @@ from shardtune.tuner.prediction import catalogue
 RequestModel = TypeVar("RequestModel", bound=Schema)
 
 _LONGEST = 400_000
-"""Maximum number of characters of a pasted file."""
+"""Maximum number of characters of a file that a user pastes into the form."""
 _NODE = 8
 _FASTEST = 5
-"""Number of fastest configurations that the calculator lists."""
+"""Number of fastest predicted configurations that the form's calculator lists."""
 
 
 class StudyForm(BaseModel):
-    """Fields of the form as text, so that the page shows wrong input beside its error."""
+    """Fields of the new-study form, kept as text so that the page can show wrong input beside its error."""
 
     model_config = ConfigDict(extra="ignore")
 
     model: str = "llama-3.1-8b"
-    """Name of a preset, `hub` for the repository in `hub`, or `custom` for the model in `config`."""
+    """Name of a preset; `hub` if the field `hub` names a repository, or `custom` if the field `config` holds the
+    model."""
     hub: str = Field(default="", max_length=200)
     """Id of a model on the Hugging Face hub: `OWNER/NAME` or `OWNER/NAME@REVISION`."""
     config: str = Field(default="", max_length=_LONGEST)
     hardware: str = ""
-    """`worker:NAME`, or the name of a GPU in the catalogue."""
+    """Hardware that the form chose: `worker:NAME`, or the name of a GPU in the catalogue."""
     size: int = Field(default=3, ge=0, le=10)
-    """Logarithm to base 2 of the number of GPUs, for a GPU of the catalogue; a worker has its own number."""
+    """Logarithm to base 2 of the number of GPUs, for a GPU of the catalogue. It is ignored for a worker, which states
+    its own number."""
     target: str = Field(default="", max_length=100)
-    """Larger cluster that the answer is projected to, such as `64x8`; empty: none."""
+    """Larger cluster that the answer is projected to, such as `64x8`; empty for no projection."""
     sequence_length: str = "4096"
     global_batch: str = "64"
     micro_batch: str = "1"
@@ -67,11 +69,12 @@ class StudyForm(BaseModel):
     precision: str = AUTO
     optimizer: str = DEFAULT_OPTIMIZER
     lora: str = Field(default="", max_length=20)
-    """Rank of LoRA adapters; empty: all weights are trained."""
+    """Rank of the LoRA adapters; if empty, all weights are trained."""
     quantization: str = Field(default="", max_length=20)
-    """Number format of the frozen weights beside LoRA adapters, such as `nf4`; empty: the format of the computation."""
+    """Number format of the frozen weights if LoRA adapters are trained, such as `nf4`; if empty, the weights have the
+    format of the computation."""
     lengths: str = Field(default="", max_length=_LONGEST)
-    """Lengths of the samples as a JSON list; empty: all have the sequence length."""
+    """Lengths of the samples as a JSON list; if empty, every sample has the sequence length."""
     layout: str = LAYOUTS[0]
     max_trials: str = "14"
     max_gpu_seconds: str = ""
@@ -80,7 +83,7 @@ class StudyForm(BaseModel):
     max_wall_seconds: str = ""
     max_pairs: str = str(Budget().max_pairs)
     memory_headroom: str = f"{Objective().memory_headroom * 100:g}"
-    """Memory to keep free, in per cent."""
+    """Fraction of each GPU's memory to keep free, in per cent."""
     backends: list[str] = Field(default=list(BACKENDS), max_length=len(BACKENDS))
     knobs: str = Field(default="", max_length=_LONGEST)
     compile: str = "auto"
@@ -130,7 +133,8 @@ def cluster_of(form: StudyForm, live: Sequence[WorkerRow]) -> Cluster:
 
 
 def with_catalogue_name(form: StudyForm) -> StudyForm:
-    """Return the form with the GPU's name in the catalogue, which the list of hardware shows, in place of an alias."""
+    """Return the form with an alias of a GPU replaced by its name in the catalogue, which the list of hardware
+    shows."""
     if form.hardware.startswith("worker:"):
         return form
     try:
@@ -140,19 +144,20 @@ def with_catalogue_name(form: StudyForm) -> StudyForm:
 
 
 def worker_of(form: StudyForm, live: Sequence[WorkerRow]) -> WorkerRow | None:
-    """Return the form's worker; None for hardware of the catalogue, and for a worker that is no longer live."""
+    """Return the worker that the form names; None if the form names a GPU of the catalogue, or the worker is no longer
+    live."""
     name = form.hardware.removeprefix("worker:")
     return None if name == form.hardware else next((worker for worker in live if worker.name == name), None)
 
 
 def measured_rates(form: StudyForm, live: Sequence[WorkerRow]) -> MeasuredHardware | None:
-    """Return the rates that the form's worker measured; None for hardware of the catalogue."""
+    """Return the rates that the worker named in the form measured; None if the form names a GPU of the catalogue."""
     worker = worker_of(form, live)
     return None if worker is None else worker.offer.measured
 
 
 def model_of(form: StudyForm) -> ModelSpec:
-    """Convert the form's model.
+    """Convert the form's fields to a model.
 
     Raises:
         FormErrors: the text is not JSON, or not a model configuration.
@@ -183,7 +188,8 @@ def _valid_model(field: str, value: object) -> ModelSpec:
 
 
 def prediction_request(form: StudyForm, live: Sequence[WorkerRow]) -> PredictionRequest:
-    """Convert the form to a request for the fastest configurations and one of each strategy.
+    """Convert the form to a prediction request, for the fastest configurations and for one configuration of each
+    strategy.
 
     Raises:
         FormErrors: fields that cannot be used.
@@ -210,7 +216,7 @@ def prediction_request(form: StudyForm, live: Sequence[WorkerRow]) -> Prediction
 
 
 def _adapter(form: StudyForm) -> dict[str, Any] | None:
-    """Return the form's adapter in the format of a workload; None where all weights are trained."""
+    """Return the adapter that the form describes, as a workload states it; None if all weights are trained."""
     if not form.lora.strip():
         if form.quantization:
             raise error(
@@ -254,7 +260,7 @@ def study_request(form: StudyForm, live: Sequence[WorkerRow]) -> StudyRequest:
 
 
 def objective_of(form: StudyForm) -> Objective:
-    """Convert the form's objective.
+    """Convert the form's fields to the objective of a study.
 
     Raises:
         FormErrors: the memory to keep free is out of range.

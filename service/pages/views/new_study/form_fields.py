@@ -9,7 +9,7 @@ from shardtune.service.http.input_guard import check_value
 
 
 class FormErrors(Exception):
-    """The form has invalid fields; one entry per field."""
+    """Error that some fields of the form are invalid, with an entry for each of them."""
 
     def __init__(self, errors: Sequence[FieldError]) -> None:
         super().__init__("; ".join(error.message for error in errors))
@@ -17,7 +17,7 @@ class FormErrors(Exception):
 
 
 def positive_int(field: str, text: str) -> int:
-    """Convert a count above 0; commas and underscores between digits are ignored."""
+    """Convert the text of a form field to a positive integer; commas and underscores between digits are ignored."""
     cleaned = text.strip().replace(",", "").replace("_", "")
     # `int` alone would accept a sign, and a pasted number of any length.
     if not cleaned.isdecimal() or len(cleaned) > 9 or int(cleaned) == 0:
@@ -34,7 +34,7 @@ def number(field: str, text: str) -> float:
 
 
 def json_object(field: str, text: str, content: str) -> dict[str, Any]:
-    """Parse pasted JSON, within the limits of a request's body."""
+    """Parse pasted text as JSON, up to the maximum size of a request's body."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as problem:
@@ -51,7 +51,7 @@ def error(field: str, value: str, message: str) -> FormErrors:
 
 
 def sample_lengths(text: str, layout: str) -> dict[str, Any] | None:
-    """Convert a form's lengths of samples to the data of a workload; None where all samples have one length.
+    """Convert a form's lengths of samples to the data of a workload; None if all samples have one length.
 
     Raises:
         FormErrors: the text is not JSON.

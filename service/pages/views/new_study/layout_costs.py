@@ -17,7 +17,7 @@ class LayoutCost:
     layout: str
     padding: Padding
     computed_per_own: float
-    """Number of computed tokens, padding included, for each token that is no padding."""
+    """Number of computed tokens, padding included, divided by the number of tokens that are no padding."""
 
 
 @dataclass(frozen=True)
@@ -29,12 +29,12 @@ class LengthsView:
     chart: Plot | None
     layouts: tuple[LayoutCost, ...]
     left_out: tuple[tuple[str, str], ...] = ()
-    """Layouts that the sizes do not allow, each with the reason and its remedy."""
+    """Layouts that are impossible with the request's batch and sequence sizes, each with the reason and its remedy."""
 
 
 def lengths_view(request: PredictionRequest, ranks: int) -> LengthsView | None:
-    """Return the lengths of a request's samples, and the padding of each layout that its sizes allow; None where all have
-    one length. `ranks`: groups that train on different samples."""
+    """Return the lengths of a request's samples, and the padding of each layout that its sizes allow; None if all
+    samples have one length. `ranks`: number of data-parallel ranks, each of which trains on different samples."""
     data, batch, length = request.data, request.global_batch, request.sequence_length
     if data is None or batch is None or length is None:
         return None

@@ -28,7 +28,8 @@ _MOST_KINDS = 6
 
 
 def plots(plan: Plan, chosen: Sequence[PlanRow]) -> tuple[Plot, ...]:
-    """Return the charts of a plan; empty for a plan without rows. `chosen`: rows to emphasise."""
+    """Return the charts of a plan (a forecast of time and cost by kind and number of GPUs); empty for a plan without
+    rows. `chosen`: rows to emphasise."""
     if not plan.rows:
         return ()
     counts = [float(row.gpus) for row in plan.rows]
@@ -61,7 +62,7 @@ def _place_by_days(plan: Plan, row: PlanRow) -> tuple[float, Band] | None:
 
 
 def plan_has_prices(plan: Plan) -> bool:
-    """Whether some row of a plan has a cost; without a cost, rows are compared by GPU-hours."""
+    """Whether at least one row of a plan has a cost. Otherwise, the plan compares its rows by GPU-hours."""
     return any(row.cost is not None for row in plan.rows)
 
 
@@ -116,7 +117,8 @@ def _finish(
 
 
 def _count_ticks(across: Position, plan: Plan) -> tuple[AxisTick, ...]:
-    """Return axis ticks at the planned numbers of GPUs or, where their labels would overlap, at round numbers."""
+    """Return the ticks of an axis of GPU counts. They are the counts of the plan or, if their labels would overlap,
+    round numbers."""
     counts = sorted({row.gpus for row in plan.rows})
     if len(counts) > 8 or not isinstance(across, LogScale):
         return ticks(across, 5)

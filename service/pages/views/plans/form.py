@@ -15,22 +15,23 @@ from shardtune.service.pages.views.new_study.form_fields import FormErrors, erro
 from shardtune.tuner.plans import written_lists
 
 _LONGEST = 400_000
-"""Maximum number of characters of a pasted file."""
+"""Maximum number of characters of a file that a user pastes into the form."""
 Value = TypeVar("Value")
 
 
 class PlanForm(BaseModel):
-    """Fields of the form as text, so that the page shows wrong input beside its error."""
+    """Fields of the plans form, kept as text so that the page can show wrong input beside its error."""
 
     model_config = ConfigDict(extra="ignore")
 
     model: str = "llama-3.1-8b"
-    """Name of a preset, `hub` for the repository in `hub`, or `custom` for the model in `config`."""
+    """Name of a preset; `hub` if the field `hub` names a repository, or `custom` if the field `config` holds the
+    model."""
     hub: str = Field(default="", max_length=200)
     config: str = Field(default="", max_length=_LONGEST)
     tokens: str = "300e9"
     gpus: str = Field(default="h100, h200", max_length=1000)
-    """Kinds of GPUs by their names in the catalogue, with commas between them."""
+    """Kinds of GPUs by their names in the catalogue, separated by commas."""
     counts: str = Field(default="64..512", max_length=1000)
     gpus_per_node: str = "8"
     prices: str = Field(default="", max_length=1000)
@@ -48,7 +49,7 @@ def plan_request(form: PlanForm) -> PlanRequest:
     """Convert the form to a request.
 
     Raises:
-        FormErrors: fields that cannot be used.
+        FormErrors: some fields cannot be used.
     """
     model = model_of(StudyForm(model=form.model, hub=form.hub, config=form.config))
     values: dict[str, Any] = {

@@ -17,24 +17,24 @@ from shardtune.service.wording import plan_words
 from shardtune.tuner.prediction import catalogue
 
 MakePlan = Callable[[PlanRequest], Plan]
-"""Function that computes a plan, and raises the same errors as the REST API."""
+"""Function that computes a plan, and raises the same errors as the REST API's operation for plans."""
 _CHANCE_TONES = {"surely": "good", "likely": "good", "unlikely": "warn", "no": "bad"}
 
 
 @dataclass(frozen=True)
 class PlanLine:
-    """Row of a plan: one kind and number of GPUs."""
+    """Row of a plan, which describes training on one kind and number of GPUs."""
 
     row: PlanRow
     badges: tuple[str, ...]
     """Choices that name this row."""
     days: tuple[str, str]
-    """Expected days of the run, and their 90 % band, as text."""
+    """Expected days of the training run, and their 90 % band, as two texts."""
     cost: tuple[str, str]
-    """Expected cost (GPU-hours where no row has a price), and its 90 % band, as text."""
+    """Expected cost (GPU-hours if some row has no price), and its 90 % band, as two texts."""
     finish: tuple[str, str]
     in_time: tuple[str, str] | None
-    """Tone (colour) and word of the chance to meet the deadline; None without a deadline."""
+    """Chance to meet the deadline, as a tone (which decides the colour) and a word; None without a deadline."""
     in_budget: tuple[str, str] | None
 
 
@@ -46,20 +46,21 @@ class PlansPage:
     presets: tuple[str, ...]
     precisions: tuple[str, ...]
     kinds: tuple[str, ...]
-    """Names of the catalogue's GPUs that have rates and memory."""
+    """Names of the GPUs whose rates and memory the catalogue knows."""
     errors: tuple[FieldError, ...]
     plan: Plan | None
     choices: tuple[tuple[str, str], ...]
-    """Value and label of each choice of the form's menu."""
+    """Value and label of each option that the form offers."""
     lines: tuple[PlanLine, ...]
     plots: tuple[Plot, ...]
     has_cost: bool
     address: str
-    """Address that shows the same plan; empty without a plan, and for a pasted model, which no address can hold."""
+    """URL that shows the same plan again. Empty if there is no plan, or the model was pasted, which a URL cannot
+    hold."""
 
 
 def plans_page(form: PlanForm, make_plan: MakePlan | None) -> PlansPage:
-    """Return the values of the page for plans; without `make_plan` it has the form alone."""
+    """Return the values that the page for plans shows. If `make_plan` is None, the page has the form without a plan."""
     plan, errors = (None, ()) if make_plan is None else _plan(form, make_plan)
     choices = plan_words.choices(plan) if plan is not None else []
     chosen = [row for _, row, _ in choices if row is not None]

@@ -15,17 +15,18 @@ from shardtune.service.wording import study_words
 
 @dataclass(frozen=True)
 class Setback:
-    """Number of trials or runs without a usable measurement, or with a doubtful one, for one reason."""
+    """Number of trials or runs that have no usable measurement, or only a doubtful one, for the same reason."""
 
     tone: str
     number: int
     text: str
     query: str = ""
-    """Query string that filters the table to these trials; empty where no filter exists."""
+    """Query string that filters the table of trials to the counted ones; empty if there is no such filter."""
 
 
 def setbacks(session: Session, study: Study, points: Sequence[TrialPoint]) -> tuple[Setback, ...]:
-    """Return a study's setbacks by reason, failures first. `points`: the study's trials."""
+    """Return counts of a study's trials and runs without a usable measurement, by reason, with failures first.
+    `points`: the study's trials."""
     failures = [
         Setback(words.TRIAL_TONES[TrialState(state)], number, words.FAILURES.get(kind, kind), f"?reason={kind}")
         for state, kind, number in trial_points.failure_counts(session, study.study_id)
@@ -49,7 +50,7 @@ def failure_kinds(session: Session, study_id: str) -> tuple[tuple[str, str], ...
 
 
 def closest_rejections(session: Session, study: Study) -> tuple[str, ...]:
-    """Describe the rejected configurations that came closest to fitting."""
+    """Describe those configurations rejected as too large that came closest to fitting in memory."""
     # Without a query where there are none, as in most studies.
     rejected = [row.value for row in trials.rejections(session, study.study_id)] if study.rejected else []
     return tuple(study_words.closest_rejections(rejected))

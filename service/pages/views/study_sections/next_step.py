@@ -20,17 +20,18 @@ from shardtune.service.wording.more_pairs import more_pairs
 from shardtune.tuner.prediction import catalogue
 
 QUIET_WAIT_MINUTES = 30
-"""Minutes that the runs of a repeated study may wait in all until a machine that was too busy is quiet."""
+"""Maximum total minutes for which the runs of a study that is repeated wait for a quiet machine, because the machine
+was too busy before."""
 _MORE_TRIALS = 10
 
 
 @dataclass(frozen=True)
 class NextStep:
-    """Action that a person takes next."""
+    """Action that the page proposes to the user as the next step."""
 
     text: str
     label: str = ""
-    """Label of the button; empty without one."""
+    """Label of the button; empty if the step has no button."""
     href: str = ""
     """Address of the page that the button opens; empty for a button that sends a form."""
     action: str = ""
@@ -38,7 +39,7 @@ class NextStep:
     fields: tuple[tuple[str, str], ...] = ()
     """Hidden fields of the form."""
     command: str = ""
-    """Shell command that does the same as the button, or the step after it; empty without a command."""
+    """Shell command that does what the button does, or what follows it; empty if the step has no command."""
 
 
 def next_step(study: Study, recommended: Recommended | None, fresh: StudyFreshness, now: datetime) -> NextStep | None:
@@ -71,19 +72,20 @@ def next_step(study: Study, recommended: Recommended | None, fresh: StudyFreshne
 
 
 def is_open(result: StudyResult) -> bool:
-    """Whether further runs may decide a result's verdict; False where only the baseline can run."""
+    """Whether further runs may decide a result's verdict. False for a decided verdict, and if no configuration but the
+    baseline could be run in pairs."""
     has_pairs = result.verdict is Verdict.UNDECIDED and result.final_comparison is not None
     return has_pairs or result.verdict is Verdict.TOO_BUSY
 
 
 def _wait(result: StudyResult) -> tuple[tuple[str, str], ...]:
-    """Return the hidden form field that makes runs wait for a quiet machine, if a busy one left the verdict open;
-    else nothing."""
+    """Return the hidden form field that makes the runs of a repeated study wait for a quiet machine. Empty unless a
+    busy machine left the verdict open."""
     return (("wait_minutes", str(QUIET_WAIT_MINUTES)),) if result.verdict is Verdict.TOO_BUSY else ()
 
 
 def _being_measured_again(recommended: Recommended) -> NextStep | None:
-    """Return the next step (to wait) while the service measures this answer again; None otherwise."""
+    """Return the next step "wait" while the service measures this answer again; None otherwise."""
     again = recommended.again
     if again is None or again.is_over or recommended.is_superseded:
         return None
@@ -94,7 +96,7 @@ def _being_measured_again(recommended: Recommended) -> NextStep | None:
 
 
 def _unused_answer(recommended: Recommended, link: str) -> NextStep | None:
-    """Return the next step for an answer that is not recommended to training jobs; None for one that is."""
+    """Return the next step for an answer that is not recommended to training jobs; None if it is recommended."""
     is_unused = recommended.state in (RecommendationState.RETIRED, RecommendationState.REJECTED)
     other = recommended.recommended_study
     if other is not None and (is_unused or recommended.is_superseded):
@@ -125,8 +127,8 @@ def _without_answer(study: Study, link: str) -> NextStep:
 
 
 def new_study_link(study: Study) -> str:
-    """Return the address of the form for a new study, with this study's model, GPUs and sizes as far as the form has
-    them."""
+    """Return the address of the form for a new study, filled with this study's model, GPUs and sizes as far as the
+    form has fields for them."""
     fields = {"sequence_length": study.spec.workload.sequence_length, "global_batch": study.spec.workload.global_batch}
     gpus = study.cluster.world_size
     chosen: dict[str, str | int] = {}

@@ -9,19 +9,19 @@ from shardtune.api_schemas.studies.study import Study
 from shardtune.api_schemas.studies.study_state import StudyState
 
 _MEMORY_FAILURES = {"oom", "over_limit"}
-"""Kinds of failures of trials that needed more memory than there was."""
+"""Kinds of trial failures which mean that the trial needed more memory than was available."""
 
 
 @dataclass(frozen=True)
 class NoAnswer:
-    """Sentence about a study that failed, and the rest of its reason."""
+    """Sentence that says why a study failed, and further details of the reason."""
 
     sentence: str
-    """Sentence that replaces the answer's; empty if the study's own reason is short."""
+    """Sentence that the page shows in place of an answer; empty if the study's own reason is short."""
     details: str
-    """Further text, which begins with a capital letter; empty without any."""
+    """Rest of the reason, which begins with a capital letter; empty if there is no more to say."""
     is_folded: bool = False
-    """Whether the sentence says enough, so that the page folds the details."""
+    """Whether the sentence alone says enough; if so, the page shows the details folded."""
 
 
 def no_answer(study: Study, failure_kinds: Collection[str], usable_gib: float) -> NoAnswer:

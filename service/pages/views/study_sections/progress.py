@@ -19,14 +19,14 @@ from shardtune.service.wording.progress import activity_words, time_left
 
 @dataclass(frozen=True)
 class ProgressFact:
-    """Line of a study's progress: a name, a text, and a progress bar where the total is known."""
+    """Line of a study's progress, with a name, a text and, if the total is known, a progress bar."""
 
     name: str
     text: str
     explained: str = ""
-    """Explanation of the line's name; empty without an explanation."""
+    """Explanation of what the line's name means; empty without an explanation."""
     part: tuple[int, int] | None = None
-    """Number of completed units and their total, for the progress bar; None without a bar."""
+    """Number of completed units and total number of units, for the progress bar; None if the line has no bar."""
 
 
 @dataclass(frozen=True)
@@ -34,12 +34,12 @@ class StudyProgress:
     """Progress of a study."""
 
     done: int
-    """Number of trials that ended by themselves."""
+    """Number of trials that have ended without being cancelled."""
     cancelled: int
     activity: str
-    """Description of the present run; empty for a study that does not run."""
+    """Description of what the study does at present; empty for a study that does not run."""
     summary: str
-    """Progress of an ended study in one sentence."""
+    """Summary of an ended study in one sentence."""
     facts: tuple[ProgressFact, ...]
 
 

@@ -9,7 +9,7 @@ from shardtune.service.pages.charts.plot import Plot
 from shardtune.service.wording.targets import confirmation_words, projection_words, rehearsal_words
 
 _TONES = {"projected": "busy", "confirmed": "good", "changed": "warn"}
-"""Tone (colour) of the badge of each verdict on a projection."""
+"""Tone (colour) of the badge for each verdict on a projection."""
 
 
 @dataclass(frozen=True)
@@ -24,14 +24,15 @@ class ProjectedLine:
     may_not_fit: bool
     chance: str
     measured: float
-    """Tokens per second and GPU that were measured on the study's own, smaller cluster."""
+    """Speed in tokens per second and GPU that was measured on the study's own cluster, which is smaller than the
+    target."""
     rank: int
     """Rank by measured speed."""
 
 
 @dataclass(frozen=True)
 class SizeLine:
-    """Fastest configuration on one size of cluster, measured or projected, up to the target."""
+    """Fastest configuration, measured or projected, on a cluster of one size between the study's own and the target."""
 
     row: BestAtSize
     speed: str
@@ -43,27 +44,28 @@ class ProjectionSection:
 
     size: str
     badge: tuple[str, str]
-    """Tone (colour) and words of the badge."""
+    """Tone (colour) and words of the badge for the state of the projection."""
     status: str
     """Sentence that says whether the answer was projected only, or whether runs on the target confirmed or changed
     it."""
     errors: tuple[str, ...]
-    """Sentences on the error of the projected speeds, where runs on the target measured them."""
+    """Sentences about the error of the projected speeds; empty unless runs on the target measured these speeds."""
     confirmed_by: str | None
-    """Id of the study that ran on the target."""
+    """Id of the study that ran on the target cluster."""
     lines: tuple[ProjectedLine, ...]
     sizes: tuple[SizeLine, ...]
     changes: tuple[str, ...]
-    """Sentences on the order of configurations, on the sizes where another one becomes the fastest, and on how well
-    smaller sizes predicted larger ones."""
+    """Sentences about the projection: the order of the configurations, the sizes at which another configuration
+    becomes the fastest, and how well smaller sizes predicted larger ones."""
     rehearsals: tuple[str, ...]
-    """Sentences on rehearsals: which configurations could be built, without GPUs, at the target's number of ranks."""
+    """Sentences about rehearsals, which say which configurations could be built, without GPUs, at the target's number
+    of ranks."""
     assumptions: tuple[str, ...]
     plot: Plot
 
 
 def projection_section(study: Study) -> ProjectionSection | None:
-    """Return the section about the study's target; None for a study without a projection."""
+    """Return the section about the study's target (a larger cluster); None for a study without a projection."""
     projection = None if study.result is None else study.result.projection
     return None if projection is None else _section(projection)
 

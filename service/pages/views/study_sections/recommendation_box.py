@@ -15,7 +15,7 @@ _OPEN_VERDICTS = {
     ),
     Verdict.UNDECIDED: ("medium confidence", "The pairs did not decide. Until another study does"),
 }
-"""Confidence in a recommendation whose verdict is open, and the reason, by verdict."""
+"""Confidence in a recommendation whose verdict is still open, with the reason for that confidence, by verdict."""
 _OPEN_NOTE = ", although its verdict is open"
 _NOT_COMPARED = ("medium confidence", "No other configuration was compared")
 
@@ -30,11 +30,11 @@ class RecommendationBox:
     study_id: str = ""
     """Id of the other study whose answer training jobs get; empty if they get this study's answer, or none."""
     is_open: bool = False
-    """Whether further runs may decide the verdict, so that they should precede an approval."""
+    """Whether further runs may decide the verdict; if so, the page proposes them before an approval."""
 
 
 def recommendation_box(recommended: Recommended, best: Contender) -> RecommendationBox:
-    """Describe a recommendation of a study whose answer is `best`."""
+    """Describe the recommendation on the page of a study whose answer is `best`."""
     tone, other = recommended.tone, recommended.recommended_study or ""
     if recommended.is_superseded:
         text = "Training jobs get the answer of another study, measured on the current hardware and software."

@@ -6,8 +6,8 @@ from shardtune.service.wording import own_baseline
 
 
 def request_notes(study: Study) -> tuple[str, ...]:
-    """Return notes about how the service interpreted a study's request, such as its baseline file; empty where
-    nothing needed interpretation."""
+    """Return notes that say how the service interpreted a study's request, such as its baseline file; empty if nothing
+    needed interpretation."""
     name = file_format(study)
     notes = () if name is None else (f"Your baseline was read as {name}.{_as_configuration(study)}",)
     return (*notes, *study.warnings)

@@ -20,7 +20,8 @@ from shardtune.tuner.search.space.flat import flatten
 from shardtune.tuner.search.space.legal_values import Flat
 
 _MOST_CHARTED = 2_000
-"""Maximum number of trials in the charts, newest first; more trials are rare and do not change the charts' shape."""
+"""Maximum number of trials in the charts; the newest are shown. Few studies have more trials, and more points would
+not change the shape of the charts."""
 
 
 @dataclass(frozen=True)
@@ -32,12 +33,13 @@ class SearchCharts:
     predicted: Predicted | None
     expected: Expected | None
     front: tuple[ParetoPoint, ...]
-    """Pareto front of speed and memory as rows of a table, for readers who cannot use the chart."""
+    """Trials that no other trial beats in both speed and memory (Pareto front), as rows of a table for readers who
+    cannot use the chart."""
     importance: Importance
     backends: frozenset[str]
-    """Backends of the measured trials, for the legend."""
+    """Names of the backends of the measured trials, which the charts' legend lists."""
     has_unusable: bool
-    """Whether the charts leave out measured trials, such as those that train differently."""
+    """Whether the charts leave out some measured trials, such as trials whose losses differ from the others'."""
 
 
 def charted_points(session: Session, study_id: str) -> list[TrialPoint]:
@@ -48,7 +50,8 @@ def charted_points(session: Session, study_id: str) -> list[TrialPoint]:
 
 
 def search_charts(points: Sequence[TrialPoint], limit_gib: float, link: str, best_number: int | None) -> SearchCharts:
-    """Return the charts of trials. `link`: address of the trials' pages, without the number."""
+    """Return the charts of a search's trials. `link`: address of the trials' pages, to which a trial's number is
+    added."""
     plots = (best_so_far(points, link), speed_against_memory(points, limit_gib, link, best_number))
     flat = [flatten(TrialConfig.model_validate(point.config)) for point in points]
     return SearchCharts(

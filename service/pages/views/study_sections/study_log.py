@@ -12,7 +12,8 @@ from shardtune.db.tables.events import EventRow
 from shardtune.service.wording.event_words import SHOWN, event_sentence
 
 _MOST_EVENTS = 40
-"""Maximum number of events that are read for the log; it may have fewer lines, as some events have no sentence."""
+"""Maximum number of events that are read for the log. The log may have fewer lines, because some events have no
+sentence."""
 
 
 @dataclass(frozen=True)
@@ -22,11 +23,12 @@ class LogLine:
     at: datetime
     text: str
     href: str
-    """Address of the event's trial; empty without one."""
+    """Address of the page of the event's trial; empty if the event concerns no trial."""
 
 
 def study_log(session: Session, study_id: str, link: str, is_system: bool = False) -> tuple[LogLine, ...]:
-    """Return log lines of a study's newest events, newest first. `link`: address of the study's trials.
+    """Return log lines of a study's newest events, newest first. `link`: address of the study's trials, to which an
+    event's trial number is added.
 
     `is_system`: whether the service started the study itself.
     """

@@ -18,16 +18,16 @@ class TrialLine:
     point: TrialPoint
     config: TrialConfig
     name: str
-    """Description of the configuration, which differs from that of any shown trial with another configuration."""
+    """Description of the trial's configuration; no shown trial with another configuration has the same description."""
     peak_gib: float | None
     tone: str
     reason: str
     of_best: float | None
-    """Speed as a fraction of the fastest feasible trial's."""
+    """Speed divided by the speed of the fastest feasible trial."""
 
 
 def trial_lines(shown: Sequence[TrialPoint], charted: Sequence[TrialPoint]) -> tuple[TrialLine, ...]:
-    """Return the table's rows for the `shown` trials; speeds are given relative to the fastest of the `charted`
+    """Return the table's rows for the `shown` trials. Each speed is given relative to the fastest of the `charted`
     trials."""
     fastest = max((p.tokens_per_s_per_gpu or 0 for p in charted if p.state == TrialState.COMPLETE), default=0.0)
     configs = [TrialConfig.model_validate(point.config) for point in shown]

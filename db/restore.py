@@ -27,7 +27,7 @@ class Restored:
     """Outcome of a restore."""
 
     former: Path | None
-    """Path of the backup of the contents that were replaced; None: the database was empty."""
+    """Path of the backup of the contents that were replaced; None if the database was empty."""
     revoked_again: tuple[str, ...]
     """Names of API keys that the backup holds as valid, although they had been revoked since it was made."""
     valid_keys: tuple[str, ...]

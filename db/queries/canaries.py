@@ -13,8 +13,8 @@ from shardtune.db.tables.canaries import CanaryRow
 
 
 def fresh_targets(session: Session) -> Sequence[TuningTargetRow]:
-    """Return tuning targets whose recommendation is considered fresh (hardware and software unchanged), most used
-    first."""
+    """Return tuning targets (model, workload, cluster) whose recommendation is considered fresh (hardware and
+    software unchanged), most used first."""
     query = select(TuningTargetRow).where(
         TuningTargetRow.recommended_id.is_not(None),
         TuningTargetRow.superseded_by.is_(None),
@@ -41,7 +41,7 @@ def lock(session: Session, canary_id: str) -> CanaryRow:
 
 
 def of_target(session: Session, project_id: str, target_key: str) -> Sequence[CanaryRow]:
-    """Return all canaries (speed checks) of a tuning target in chronological order."""
+    """Return all canaries (speed checks) of a tuning target (model, workload, cluster) in chronological order."""
     query = select(CanaryRow).where(CanaryRow.project_id == project_id, CanaryRow.target_key == target_key)
     return session.scalars(query.order_by(CanaryRow.created_at, CanaryRow.tick, CanaryRow.id)).all()
 
@@ -49,7 +49,8 @@ def of_target(session: Session, project_id: str, target_key: str) -> Sequence[Ca
 def measured_canaries(
     session: Session, project_id: str, target_keys: Collection[str], at_most: int
 ) -> Sequence[CanaryRow]:
-    """Return the canaries of the given tuning targets that have a measured speed, newest first."""
+    """Return the canaries (repeated runs of recommended configurations) of the given tuning targets (model, workload,
+    cluster) that have a measured speed, newest first."""
     query = select(CanaryRow).where(
         CanaryRow.project_id == project_id,
         CanaryRow.target_key.in_(target_keys),

@@ -37,8 +37,8 @@ class InFlight:
 
 
 def spent_since(session: Session, project_id: str | None, moment: datetime) -> dict[str, float]:
-    """Return by project the GPU-seconds of attempts in the service's own studies that ended since a given moment, of one
-    project (None: all)."""
+    """Return by project the GPU-seconds of attempts in the service's own studies that ended since a given moment, of
+    one project (None means all projects)."""
     query = (
         select(StudyRow.project_id, func.coalesce(func.sum(AttemptRow.gpu_seconds), 0.0).label("gpu_seconds"))
         .join(RunRow, RunRow.id == AttemptRow.run_id)
@@ -97,8 +97,9 @@ def gpu_seconds_of_validation_runs(session: Session, study_id: str) -> float:
 
 
 def most_expensive_attempt(session: Session, study_ids: Iterable[str]) -> float | None:
-    """Return the GPU-seconds of the most expensive ended attempt of the given studies. Runs of considered recipes are
-    left out, because no retune runs them, and their hundreds of steps cost more than any other run."""
+    """Return the GPU-seconds of the most expensive ended attempt of the given studies. Runs of considered recipes
+    (numerical formats and optimizers) are left out, because no retune (repeated measurement of a recommendation) runs
+    them, and their hundreds of steps cost more than any other run."""
     query = select(func.max(AttemptRow.gpu_seconds)).join(RunRow, RunRow.id == AttemptRow.run_id)
     is_repeated = RunRow.study_id.in_(list(study_ids)), RunRow.purpose != RunPurpose.RECIPE
     return session.scalars(query.where(*is_repeated)).one()
@@ -120,7 +121,8 @@ def incumbent_study(session: Session, project_id: str, target_key: str) -> str |
 
 
 def last_retune_cost(session: Session, project_id: str, target_key: str) -> float | None:
-    """Return the GPU-seconds of a tuning target's last retune that measured anything."""
+    """Return the GPU-seconds of a tuning target's last retune (repeated measurement of a recommendation) that
+    measured anything."""
     query = (
         select(RetuneRow.gpu_seconds)
         .where(

@@ -24,14 +24,14 @@ not fill the database."""
 
 @dataclass(frozen=True)
 class FingerprintFilter:
-    """Filter of fingerprints; None in a field: any value."""
+    """Filter of fingerprints (hardware and software versions); a field that is None matches any value."""
 
     project_id: str | None = None
     """Project that the fingerprint's workers serve."""
     worker: str | None = None
-    """Name or id of a worker that had the fingerprint."""
+    """Name or id of a worker that had the fingerprint (hardware and software versions)."""
     current_only: bool = False
-    """Whether to return only fingerprints that some worker has at present."""
+    """Whether to return only fingerprints (hardware and software versions) that some worker has at present."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,8 @@ class TargetFreshness:
     version: int
     fingerprint_key: str
     cluster_json: str
-    """JSON text of the cluster, not parsed, since most of thousands of tuning targets have the same few clusters."""
+    """JSON text of the cluster, not parsed, since most of thousands of tuning targets (model, workload, cluster) have
+    the same few clusters."""
     freshness: Freshness
     changed_fields: tuple[str, ...]
     stale_since: datetime | None
@@ -53,7 +54,7 @@ class TargetFreshness:
 
 
 def put(session: Session, fingerprint: Fingerprint, now: datetime) -> str:
-    """Store a fingerprint under its key, unless already stored."""
+    """Store a fingerprint (hardware and software versions) under its key, unless already stored."""
     key = fingerprint.content_key()
     # Held, so that it is not forgotten (db.retention) before anything names it.
     if session.get(FingerprintRow, key, with_for_update={"read": True, "key_share": True}) is None:
@@ -65,8 +66,8 @@ def put(session: Session, fingerprint: Fingerprint, now: datetime) -> str:
 
 
 def note_period(session: Session, worker_id: str, key: str, now: datetime) -> None:
-    """Begin a new period if a worker registers with a different fingerprint; delete its oldest periods beyond
-    `MOST_PERIODS`. The caller must have locked the worker."""
+    """Begin a new period if a worker registers with a different fingerprint (hardware and software versions); delete
+    its oldest periods beyond `MOST_PERIODS`. The caller must have locked the worker."""
     before = present_period(session, worker_id)
     if before is not None and before.fingerprint_key == key:
         return
@@ -95,7 +96,7 @@ def present_period(session: Session, worker_id: str) -> FingerprintPeriodRow | N
 
 def fleet(session: Session, seen_since: datetime) -> Sequence[FingerprintPeriodRow]:
     """Return the current fingerprint periods of workers with requests since a given moment, with worker and
-    fingerprint."""
+    fingerprint (hardware and software versions)."""
     query = select(FingerprintPeriodRow).join(FingerprintPeriodRow.worker)
     query = query.where(FingerprintPeriodRow.until.is_(None), WorkerRow.seen_at >= seen_since)
     query = query.where(WorkerRow.forgotten_at.is_(None))
@@ -135,7 +136,8 @@ def get(session: Session, key: str) -> FingerprintRow | None:
 def page(
     session: Session, criteria: FingerprintFilter, after: tuple[datetime, str] | None, limit: int
 ) -> Sequence[FingerprintRow]:
-    """Return a page of fingerprints that match a filter, newest first, starting behind `after`."""
+    """Return a page of fingerprints (hardware and software versions) that match a filter, newest first, starting
+    behind `after`."""
     time, key = FingerprintRow.first_seen_at, FingerprintRow.key
     query = select(FingerprintRow).order_by(time.desc(), key.desc()).limit(limit)
     if criteria != FingerprintFilter():
@@ -150,7 +152,8 @@ def page(
 
 
 def holders(session: Session, keys: Collection[str], project_id: str | None) -> dict[str, list[FingerprintPeriodRow]]:
-    """Return the periods of the given fingerprints by key, newest first, for workers that serve a project (None: any)."""
+    """Return the periods of the given fingerprints (hardware and software versions) by key, newest first, for workers
+    that serve a project (None means any project)."""
     query = (
         select(FingerprintPeriodRow)
         .join(FingerprintPeriodRow.worker)
@@ -166,7 +169,8 @@ def holders(session: Session, keys: Collection[str], project_id: str | None) -> 
 
 
 def dependents(session: Session, key: str, project_id: str | None, limit: int) -> Sequence[TuningTargetRow]:
-    """Return the tuning targets whose recommendation was measured under a fingerprint, sorted by key."""
+    """Return the tuning targets (model, workload, cluster) whose recommendation was measured under a fingerprint
+    (hardware and software versions), sorted by key."""
     present = (TuningTargetRow.recommended_id.is_not(None), TuningTargetRow.superseded_by.is_(None))
     query = select(TuningTargetRow).where(TuningTargetRow.fingerprint_key == key, *present)
     if project_id is not None:
@@ -176,7 +180,8 @@ def dependents(session: Session, key: str, project_id: str | None, limit: int) -
 
 
 def target_freshness(session: Session) -> Sequence[TargetFreshness]:
-    """Return every tuning target with a recommendation, newest first, without the recommendation's content."""
+    """Return every tuning target (model, workload, cluster) with a recommendation, newest first, without the
+    recommendation's content."""
     query = (
         select(
             TuningTargetRow.project_id,
@@ -200,7 +205,7 @@ def target_freshness(session: Session) -> Sequence[TargetFreshness]:
 
 
 def values(session: Session, keys: Collection[str]) -> dict[str, Fingerprint]:
-    """Return the given fingerprints by key."""
+    """Return the given fingerprints (hardware and software versions) by key."""
     query = select(FingerprintRow.key, FingerprintRow.value).where(FingerprintRow.key.in_(keys))
     return {row.key: row.value for row in session.execute(query)}
 

@@ -58,7 +58,7 @@ def note_use(session: Session, key_id: str, now: datetime) -> None:
 def newest(
     session: Session, project_id: str | None, after: tuple[datetime, str] | None, limit: int
 ) -> Sequence[ApiKeyRow]:
-    """Return API keys of a project (None: all), newest first, starting behind `after`."""
+    """Return API keys of a project (None means all projects), newest first, starting behind `after`."""
     query = select(ApiKeyRow).order_by(ApiKeyRow.created_at.desc(), ApiKeyRow.id.desc()).limit(limit)
     if project_id is not None:
         query = query.where(ApiKeyRow.project_id == project_id)

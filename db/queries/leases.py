@@ -98,7 +98,8 @@ def add_run(
     rehearsed_config: TrialConfig | None = None,
 ) -> RunRow:
     """Add a waiting run; with a `comparison_block`, it belongs to the study's current final comparison (paired runs
-    that decide), or to the comparison of recipes after it. The caller must have locked the study."""
+    that decide), or to the comparison of recipes (numerical formats and optimizers) after it. The caller must have
+    locked the study."""
     following = select(func.coalesce(func.max(RunRow.position) + 1, 0)).where(RunRow.study_id == study.id)
     run = RunRow(
         id=f"run-{secrets.token_hex(8)}",

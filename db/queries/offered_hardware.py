@@ -28,7 +28,8 @@ class OfferedMachine:
 
 
 def machines(session: Session, project_id: str | None) -> Sequence[OfferedMachine]:
-    """Return the hardware of workers that serve a project (None: any), without the rest of their offers; at most 500."""
+    """Return the hardware of workers that serve a project (None means any project), without the rest of their offers;
+    at most 500."""
     cluster = workers.offered("cluster")
     alike = (WorkerRow.project_id, WorkerRow.fingerprint_key, cluster)
     columns = (WorkerRow.name, WorkerRow.project_id, WorkerRow.seen_at, WorkerRow.fingerprint_key)

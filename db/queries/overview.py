@@ -107,13 +107,14 @@ def count_running(session: Session, project_id: str) -> int:
 
 
 def devices(session: Session, project_id: str | None) -> list[str]:
-    """Return the names of the accelerators on which studies of one project (None: all) ran."""
+    """Return the names of the accelerators on which studies of one project (None means all projects) ran."""
     return sorted(name for name in session.scalars(select(_DEVICE).where(*_of_project(project_id)).distinct()) if name)
 
 
 @dataclass(frozen=True)
 class RunCosts:
-    """Number and GPU-seconds of the complete runs that have the same purpose, either inside or outside of a final comparison."""
+    """Number and GPU-seconds of the complete runs that have the same purpose, either inside or outside of a final
+    comparison (paired runs that decide)."""
 
     runs: int
     shortest: float
@@ -147,7 +148,7 @@ def running_on_workers(session: Session) -> dict[str, tuple[RunRow, str]]:
 
 
 def last_attempt(session: Session, worker_id: str, project_id: str | None) -> AttemptRow | None:
-    """Return a worker's newest ended attempt at a run of a project (None: any), with its run and trial."""
+    """Return a worker's newest ended attempt at a run of a project (None means any project), with its run and trial."""
     query = select(AttemptRow).where(AttemptRow.worker_id == worker_id, AttemptRow.end.is_not(None))
     if project_id is not None:
         runs = query.join(RunRow, RunRow.id == AttemptRow.run_id).join(StudyRow, StudyRow.id == RunRow.study_id)
@@ -175,7 +176,7 @@ def pulse(session: Session, study_id: str) -> tuple[str, bool] | None:
 
 
 def _of_project(project_id: str | None) -> list[ColumnElement[bool]]:
-    """Return the SQL conditions for the existing (not deleted) studies of one project (None: all)."""
+    """Return the SQL conditions for the existing (not deleted) studies of one project (None means all projects)."""
     kept: list[ColumnElement[bool]] = [StudyRow.deleted_at.is_(None)]
     return kept if project_id is None else [*kept, StudyRow.project_id == project_id]
 

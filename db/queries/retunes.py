@@ -20,7 +20,7 @@ _MOST_RACES = 8
 
 @dataclass(frozen=True)
 class RetuneFilter:
-    """Filter of retunes; None or empty in a field: any value."""
+    """Filter of retunes (repeated measurements of recommendations); a field that is None or empty matches any value."""
 
     project_id: str | None = None
     target_key: str | None = None
@@ -29,7 +29,7 @@ class RetuneFilter:
 
 
 def get(session: Session, retune_id: str) -> RetuneRow | None:
-    """Return one retune without locking it."""
+    """Return one retune (repeated measurement of a recommendation) without locking it."""
     return session.get(RetuneRow, retune_id)
 
 
@@ -40,7 +40,8 @@ def lock(session: Session, retune_id: str) -> RetuneRow:
 
 
 def unfinished(session: Session, project_id: str, target_key: str) -> RetuneRow | None:
-    """Return the queued or running retune of a tuning target, locked until the transaction ends."""
+    """Return the queued or running retune (repeated measurement of a recommendation) of a tuning target (model,
+    workload, cluster), locked until the transaction ends."""
     query = select(RetuneRow).where(
         RetuneRow.project_id == project_id, RetuneRow.target_key == target_key, RetuneRow.state.in_(OPEN_RETUNE_STATES)
     )
@@ -57,8 +58,8 @@ def put(
     now: datetime,
     **values: Any,
 ) -> tuple[RetuneRow, bool]:
-    """Return the unfinished retune of a tuning target, locked, and whether it was created by this call because none
-    existed."""
+    """Return the unfinished retune (repeated measurement of a recommendation) of a tuning target (model, workload,
+    cluster), locked, and whether it was created by this call because none existed."""
     insert = postgresql.insert if session.get_bind().dialect.name == "postgresql" else sqlite.insert
     for _ in range(_MOST_RACES):
         retune_id = f"retune-{secrets.token_hex(6)}"
@@ -86,7 +87,7 @@ def put(
 def page(
     session: Session, criteria: RetuneFilter, after: tuple[datetime, str] | None, limit: int
 ) -> Sequence[RetuneRow]:
-    """Return a page of retunes, newest first, starting behind `after`."""
+    """Return a page of retunes (repeated measurements of recommendations), newest first, starting behind `after`."""
     time, name = RetuneRow.created_at, RetuneRow.id
     query = select(RetuneRow).order_by(time.desc(), name.desc()).limit(limit)
     if criteria.project_id is not None:
@@ -103,7 +104,8 @@ def page(
 
 
 def due(session: Session, now: datetime) -> Sequence[RetuneRow]:
-    """Return queued retunes that are due, those of the most used recommendation first."""
+    """Return queued retunes (repeated measurements of recommendations) that are due, those of the most used
+    recommendation first."""
     used = and_(TuningTargetRow.project_id == RetuneRow.project_id, TuningTargetRow.target_key == RetuneRow.target_key)
     query = (
         select(RetuneRow)
@@ -115,13 +117,14 @@ def due(session: Session, now: datetime) -> Sequence[RetuneRow]:
 
 
 def running(session: Session) -> Sequence[RetuneRow]:
-    """Return the running retunes, oldest first."""
+    """Return the running retunes (repeated measurements of recommendations), oldest first."""
     query = select(RetuneRow).where(RetuneRow.state == RetuneState.RUNNING)
     return session.scalars(query.order_by(RetuneRow.started_at, RetuneRow.id)).all()
 
 
 def claim(session: Session, row: RetuneRow, now: datetime, until: datetime, **values: Any) -> bool:
-    """Claim a retune for this replica and change it, if its state is still that of `row` and no replica has claimed it."""
+    """Claim a retune (repeated measurement of a recommendation) for this replica and change it, if its state is still
+    that of `row` and no replica has claimed it."""
     result = session.execute(
         update(RetuneRow)
         .where(
@@ -144,7 +147,7 @@ def spent(session: Session, row: RetuneRow) -> float:
 
 
 def end(session: Session, row: RetuneRow, outcome: RetuneOutcome, reason: str, now: datetime) -> None:
-    """End a retune that the caller has locked."""
+    """End a retune (repeated measurement of a recommendation) that the caller has locked."""
     row.state, row.outcome, row.reason, row.ended_at = RetuneState.ENDED, outcome, reason, now
     row.claimed_until, row.gpu_seconds, row.waits_for_budget = None, spent(session, row), False
     session.flush()
@@ -173,7 +176,8 @@ def newest(session: Session, cases: Collection[tuple[str, str]]) -> dict[tuple[s
 
 
 def with_schedules(session: Session, ids: Collection[str]) -> dict[str, tuple[RetuneRow, str | None]]:
-    """Return retunes by id, each with the name of the schedule that requested it."""
+    """Return retunes (repeated measurements of recommendations) by id, each with the name of the schedule that
+    requested it."""
     if not ids:
         return {}
     name = type_coerce(ScheduleRow.spec, JSON)["name"].as_string()

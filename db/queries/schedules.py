@@ -95,7 +95,8 @@ def tick_at(session: Session, schedule_id: str, kind: TickKind, at: datetime) ->
 
 
 def queued_ticks(session: Session, schedule_id: str) -> Sequence[ScheduleTickRow]:
-    """Return the ticks that wait for retunes of earlier ticks, oldest first."""
+    """Return the ticks that wait for retunes (repeated measurements of recommendations) of earlier ticks, oldest
+    first."""
     query = select(ScheduleTickRow).where(
         ScheduleTickRow.schedule_id == schedule_id, ScheduleTickRow.state == TickState.QUEUED
     )
@@ -110,13 +111,14 @@ def with_queued_ticks(session: Session) -> Sequence[str]:
 
 
 def is_busy(session: Session, schedule_id: str) -> bool:
-    """Whether retunes requested by the schedule are unfinished."""
+    """Whether retunes (repeated measurements of recommendations) requested by the schedule are unfinished."""
     query = select(RetuneRow.id).where(RetuneRow.schedule_id == schedule_id, RetuneRow.state.in_(OPEN_RETUNE_STATES))
     return session.scalars(query.limit(1)).first() is not None
 
 
 def cancel_queued(session: Session, schedule_id: str, now: datetime, reason: str) -> None:
-    """Cancel a schedule's requests that have not begun: its waiting ticks and queued retunes."""
+    """Cancel a schedule's requests that have not begun: its waiting ticks and queued retunes (repeated measurements
+    of recommendations)."""
     session.execute(
         update(ScheduleTickRow)
         .where(ScheduleTickRow.schedule_id == schedule_id, ScheduleTickRow.state == TickState.QUEUED)

@@ -60,7 +60,7 @@ _REJECTED = (
 
 @dataclass(frozen=True)
 class StudyFilter:
-    """Filter of studies; None in a field: any value."""
+    """Filter of studies; a field that is None matches any value."""
 
     project_id: str | None = None
     states: tuple[StudyState, ...] = ()
@@ -188,7 +188,7 @@ def waiting(session: Session) -> Sequence[StudyRow]:
 
 
 def needing_workers(session: Session, project_id: str | None) -> Sequence[StudyRow]:
-    """Return the studies of a project (None: any) that are running or wait for a worker, oldest first."""
+    """Return the studies of a project (None means any project) that are running or wait for a worker, oldest first."""
     query = select(StudyRow).where(StudyRow.state.in_(ACTIVE_STUDY_STATES))
     query = query if project_id is None else query.where(StudyRow.project_id == project_id)
     needed = (StudyRow.cluster, StudyRow.spec, StudyRow.purpose, StudyRow.reason_code)

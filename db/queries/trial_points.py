@@ -37,7 +37,7 @@ TRIAL_SORTS: dict[str, SQLColumnExpression[Any]] = {
 
 @dataclass(frozen=True)
 class TrialFilter:
-    """Filter of a study's trials; None in a field: any value."""
+    """Filter of a study's trials; a field that is None matches any value."""
 
     states: tuple[TrialState, ...] = ()
     backend: str | None = None

@@ -117,8 +117,8 @@ def note_seen(session: Session, worker_session: str, now: datetime) -> bool:
 
 
 def page(session: Session, project_id: str | None, after: tuple[str, str] | None, limit: int) -> Sequence[WorkerRow]:
-    """Return a page of all registered workers that serve a project (None: any), by name, starting behind the name and
-    id `after`."""
+    """Return a page of all registered workers that serve a project (None means any project), by name, starting behind
+    the name and id `after`."""
     query = _with_inventory(project_id).order_by(WorkerRow.name, WorkerRow.id).limit(limit)
     return session.scalars(query if after is None else query.where(tuple_(WorkerRow.name, WorkerRow.id) > after)).all()
 
@@ -126,8 +126,8 @@ def page(session: Session, project_id: str | None, after: tuple[str, str] | None
 def live_first(
     session: Session, project_id: str | None, live_since: datetime, offset: int, limit: int
 ) -> tuple[Sequence[WorkerRow], int]:
-    """Return workers that serve a project (None: any) starting at `offset`, first those with requests since
-    `live_since`, then by name; and their total number."""
+    """Return workers that serve a project (None means any project) starting at `offset`, first those with requests
+    since `live_since`, then by name; and their total number."""
     total = session.scalar(select(func.count()).select_from(WorkerRow).where(*serving(project_id))) or 0
     query = _with_inventory(project_id).order_by((WorkerRow.seen_at >= live_since).desc(), WorkerRow.name, WorkerRow.id)
     return session.scalars(query.offset(offset).limit(limit)).all(), total
@@ -153,7 +153,7 @@ def forget_gone(session: Session, before: datetime, now: datetime) -> int:
 
 
 def serving(project_id: str | None) -> list[ColumnElement[bool]]:
-    """Return the conditions of registered workers that serve a project (None: any)."""
+    """Return the conditions of registered workers that serve a project (None means any project)."""
     conditions: list[ColumnElement[bool]] = [WorkerRow.forgotten_at.is_(None)]
     whose = or_(WorkerRow.project_id.is_(None), WorkerRow.project_id == project_id)
     return conditions if project_id is None else [*conditions, whose]
@@ -163,7 +163,7 @@ def seen_since(
     session: Session, moment: datetime, only: Collection[str] | None = None, project_id: str | None = None
 ) -> Sequence[WorkerRow]:
     """Return the workers (all, or those with the given ids) that sent a request since a given moment and serve a
-    project (None: any), by name."""
+    project (None means any project), by name."""
     if only is not None and project_id is None:
         return session.scalars(_OF_THESE, {"moment": moment, "ids": list(only)}).all()
     query = select(WorkerRow).where(WorkerRow.seen_at >= moment, *serving(project_id)).order_by(WorkerRow.name)
@@ -206,7 +206,7 @@ _OF_THESE = (
 
 
 def running_runs(session: Session, project_id: str | None) -> dict[str, str]:
-    """Return the run that each worker executes, of one project (None: any)."""
+    """Return the run that each worker executes, of one project (None means any project)."""
     query = select(RunRow.worker_id, RunRow.id).where(RunRow.state == TrialState.RUNNING)
     if project_id is not None:
         query = query.join(StudyRow, StudyRow.id == RunRow.study_id).where(StudyRow.project_id == project_id)

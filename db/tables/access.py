@@ -39,7 +39,7 @@ class ApiKeyRow(Row):
     holder_id: Mapped[str] = mapped_column(String(32), index=True)
     """Id of the first key in a chain of rotated keys: the same holder, regardless of the secret used."""
     project_id: Mapped[str | None] = mapped_column(ForeignKey("projects.id"), index=True)
-    """Project that the key is limited to; None: all projects."""
+    """Project that the key is limited to; None means all projects."""
     scopes: Mapped[tuple[Scope, ...]] = mapped_column(Stored(tuple[Scope, ...]))
     created_at: Mapped[datetime]
     expires_at: Mapped[datetime | None]

@@ -53,11 +53,12 @@ class TuningTargetRow(Row):
     """Fields of the fingerprint (hardware and software) that changed since the measurement. If the recommendation is
     stale: those that make it stale; else those that lower confidence."""
     fingerprint_key: Mapped[str | None] = mapped_column(ForeignKey("fingerprints.key"))
-    """Key of the fingerprint under which the recommendation was measured; None without a recommendation."""
+    """Key of the fingerprint (hardware and software versions) under which the recommendation was measured; None
+    without a recommendation."""
     stale_since: Mapped[datetime | None]
     stale_announced_at: Mapped[datetime | None]
-    """Time at which staleness was announced and a retune requested; None if not yet, or if the recommendation is
-    fresh."""
+    """Time at which staleness was announced and a retune (repeated measurement of a recommendation) requested; None
+    if not yet, or if the recommendation is fresh."""
     stale_announced_for: Mapped[tuple[str, ...]] = mapped_column(
         Stored(tuple[str, ...]), default=(), server_default="[]"
     )
@@ -68,8 +69,8 @@ class TuningTargetRow(Row):
     planned_gpu_seconds: Mapped[float | None]
     """Declared length in GPU-seconds of the training run that uses the recommendation."""
     superseded_by: Mapped[str | None] = mapped_column(String(32))
-    """Key of the same tuning target on the fingerprint under which it was measured since; None if this row is the
-    current one."""
+    """Key of the same tuning target (model, workload, cluster) on the fingerprint (hardware and software versions)
+    under which it was measured since; None if this row is the current one."""
     version: Mapped[int] = mapped_column(default=0)
     updated_at: Mapped[datetime]
 

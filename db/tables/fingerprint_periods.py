@@ -22,10 +22,12 @@ class FingerprintPeriodRow(Row):
     worker_id: Mapped[str] = mapped_column(String(32), ForeignKey("workers.id"))
     fingerprint_key: Mapped[str] = mapped_column(ForeignKey("fingerprints.key"))
     predecessor_key: Mapped[str | None] = mapped_column(ForeignKey("fingerprints.key"))
-    """Key of the worker's previous fingerprint; None if the worker was new, or its history was not yet recorded."""
+    """Key of the worker's previous fingerprint (hardware and software versions); None if the worker was new, or its
+    history was not yet recorded."""
     since: Mapped[datetime]
     until: Mapped[datetime | None]
-    """End of the period; None if the worker has not registered with another fingerprint since."""
+    """End of the period; None if the worker has not registered with another fingerprint (hardware and software
+    versions) since."""
 
     worker: Mapped[WorkerRow] = relationship()
     fingerprint: Mapped[FingerprintRow] = relationship(foreign_keys=fingerprint_key)

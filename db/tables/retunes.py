@@ -80,7 +80,8 @@ class RetuneRow(Row):
     outcome: Mapped[RetuneOutcome | None] = mapped_column(words(RetuneOutcome))
     reason: Mapped[str | None] = mapped_column(Text)
     waits_for_budget: Mapped[bool] = mapped_column(default=False, server_default=false())
-    """Whether the running retune waits for GPU-seconds of the day, as its reason then explains."""
+    """Whether the running retune (repeated measurement of a recommendation) waits for GPU-seconds of the day, as its
+    reason then explains."""
     challenge_study_id: Mapped[str | None] = mapped_column(ForeignKey("studies.id"))
     search_study_id: Mapped[str | None] = mapped_column(ForeignKey("studies.id"))
     gpu_seconds: Mapped[float] = mapped_column(default=0.0)
@@ -89,9 +90,10 @@ class RetuneRow(Row):
     gain: Mapped[Gain | None] = mapped_column(Stored(Gain))
     not_before: Mapped[datetime]
     tries: Mapped[int] = mapped_column(default=0)
-    """Number of consecutive failed starts or steps of the retune."""
+    """Number of consecutive failed starts or steps of the retune (repeated measurement of a recommendation)."""
     claimed_until: Mapped[datetime | None]
-    """Time until which one replica has claimed the retune; other replicas do not process it before."""
+    """Time until which one replica has claimed the retune (repeated measurement of a recommendation); other replicas
+    do not process it before."""
     created_at: Mapped[datetime]
     started_at: Mapped[datetime | None]
     ended_at: Mapped[datetime | None]

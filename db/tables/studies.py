@@ -54,7 +54,7 @@ class StudyRow(Row):
     """Number of the current final comparison (paired runs that decide), increased at each start; runs of earlier ones
     do not count."""
     final_comparison: Mapped[Finalists | None] = mapped_column(Stored(Finalists))
-    """Finalists of the current final comparison: trials that it runs again."""
+    """Finalists of the current final comparison (paired runs that decide): trials that it runs again."""
     best_so_far: Mapped[Contender | None] = mapped_column(Stored(Contender))
     result: Mapped[StudyResult | None] = mapped_column(Stored(StudyResult))
     reason: Mapped[str | None] = mapped_column(Text)
@@ -62,8 +62,8 @@ class StudyRow(Row):
     """Code of the reason, a StudyReasonCode. Text: the next release may store a code that this one does not know."""
     reason_details: Mapped[str | None] = mapped_column(Text)
     resolve_key: Mapped[str | None] = mapped_column(String(32))
-    """Key of the tuning target without the fingerprint, if the study was started because no configuration was known for
-    the target."""
+    """Key of the tuning target (model, workload, cluster) without the fingerprint (hardware and software versions),
+    if the study was started because no configuration was known for the target."""
     purpose: Mapped[StudyPurpose] = mapped_column(
         words(StudyPurpose, 8), default=StudyPurpose.USER, server_default=StudyPurpose.USER.value
     )

@@ -76,7 +76,8 @@ class RejectionRow(Row):
 
 class RunRow(Row):
     """Table row of a run, the unit that workers lease: a model summary, a trial's search run, a validation run in a
-    final comparison, a resume check, a run that compares recipes, a rehearsal, or a profiled run."""
+    final comparison (paired runs that decide), a resume check, a run that compares recipes (numerical formats and
+    optimizers), a rehearsal, or a profiled run."""
 
     __tablename__ = "runs"
 
@@ -87,7 +88,7 @@ class RunRow(Row):
     """Position of the run in the order of creation within the study."""
     purpose: Mapped[RunPurpose] = mapped_column(words(RunPurpose))
     comparison_round: Mapped[int] = mapped_column(default=0)
-    """Number of the final comparison that a validation run belongs to."""
+    """Number of the final comparison (paired runs that decide) that a validation run belongs to."""
     comparison_block: Mapped[int | None]
     """Number of the comparison block (runs executed directly after each other) of a validation run."""
     undecided_s: Mapped[StepTimeRange | None] = mapped_column(Stored(tuple[float, float]))
@@ -115,8 +116,8 @@ class RunRow(Row):
     """Progress that extended the deadline last; only other progress extends it again."""
     fingerprint_key: Mapped[str | None] = mapped_column(ForeignKey(FingerprintRow.key))
     measured_for: Mapped[str | None] = mapped_column(String(32))
-    """Id of the only project that may use the run's measurement, since its worker belongs to this project; None: all
-    projects."""
+    """Id of the only project that may use the run's measurement, since its worker belongs to this project; None means
+    all projects."""
     measurement: Mapped[Measurement | None] = mapped_column(Stored(Measurement))
     resume_check: Mapped[ResumeMeasurement | None] = mapped_column(Stored(ResumeMeasurement))
     rehearsal: Mapped[RehearsalReport | None] = mapped_column(Stored(RehearsalReport))

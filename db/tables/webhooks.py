@@ -24,7 +24,7 @@ class WebhookRow(Row):
     """Types of events to send; empty: all types."""
     study_id: Mapped[str | None] = mapped_column(ForeignKey(StudyRow.id, ondelete="CASCADE"))
     project_id: Mapped[str | None] = mapped_column(ForeignKey(ProjectRow.id))
-    """Project whose studies' events the webhook receives; None: all projects."""
+    """Project whose studies' events the webhook receives; None means all projects."""
     is_enabled: Mapped[bool]
     disabled_reason: Mapped[str | None] = mapped_column(Text)
     secret_version: Mapped[int]

@@ -36,7 +36,7 @@ class WorkerRow(Row):
     """Complete inventory of the worker, loaded only on request: tens of kilobytes that no decision needs."""
     fingerprint_key: Mapped[str] = mapped_column(ForeignKey(FingerprintRow.key))
     project_id: Mapped[str | None] = mapped_column(ForeignKey(ProjectRow.id))
-    """Project to whose studies the worker is limited; None: all projects."""
+    """Project to whose studies the worker is limited; None means all projects."""
     registered_at: Mapped[datetime]
     seen_at: Mapped[datetime]
     """Time of the last request in the worker's session."""

@@ -52,7 +52,7 @@ class QuotaUse:
 
 
 def quota_use(session: Session, project_id: str, now: datetime) -> QuotaUse | None:
-    """Quotas of a project and how much of each is used. None: the project does not exist."""
+    """Quotas of a project and how much of each is used; None if the project does not exist."""
     row = keys.project(session, project_id)
     if row is None:
         return None
@@ -60,7 +60,7 @@ def quota_use(session: Session, project_id: str, now: datetime) -> QuotaUse | No
 
 
 def quota_use_if_limited(session: Session, project_id: str, now: datetime) -> QuotaUse | None:
-    """Quotas of a project and how much of each is used. None: the project does not exist, or it has no limits."""
+    """Quotas of a project and how much of each is used; None if the project does not exist, or it has no limits."""
     # Without a limit the day's attempts need not be added up.
     row = keys.project(session, project_id)
     is_limited = row is not None and row.quotas.limits_use

@@ -24,7 +24,9 @@ from shardtune.service.process.context import Context
 
 # Later retunes are expected to cost what the last one did.
 _CHALLENGE_FRACTION = 1 / 3
-"""Fraction of a study's cost that the first retune of its result is expected to cost."""
+"""Fraction of a study's cost that the first retune (repeated measurement of a recommendation) of its result is
+expected to cost.
+"""
 NOTHING_PROMISED: Mapping[str, float] = {}
 _RUN_S = 60.0
 """Seconds that a run is expected to take if no similar run was ever measured."""
@@ -50,13 +52,17 @@ class Account:
     limit: BudgetLimit
     gpu_seconds_left: float
     promised: float = 0.0
-    """Part of `gpu_seconds_left` that running retunes will probably still use."""
+    """Part of `gpu_seconds_left` that running retunes (repeated measurements of recommendations) will probably still
+    use.
+    """
     is_shared: bool = False
     """Whether the limit is divided among several projects."""
 
     @property
     def explanation(self) -> str:
-        """Text that describes a limit on retuning and what is left of it, used in the reason why a retune waits."""
+        """Text that describes a limit on retuning and what is left of it, used in the reason why a retune (repeated
+        measurement of a recommendation) waits.
+        """
         limit = self.limit
         return (
             f"{limit.owner} may use {limit.gpu_seconds:g} GPU-seconds a day for retuning ({limit.timezone}), "
@@ -83,8 +89,8 @@ def lock_ledger(session: Session) -> None:
 def budgets_of(
     context: Context, session: Session, project_id: str, promised: Mapping[str, float] = NOTHING_PROMISED
 ) -> list[Account]:
-    """Limits that apply to a project's retunes, each with the GPU-seconds left today; the limit with the least left
-    comes first.
+    """Limits that apply to a project's retunes (repeated measurements of recommendations), each with the GPU-seconds
+    left today; the limit with the least left comes first.
 
     `promised`: GPU-seconds by project that running retunes will probably still use.
     """
@@ -147,8 +153,9 @@ def likely_run_cost(session: Session, study_id: str, ranks: int) -> float:
 
 
 def likely_cost(session: Session, row: RetuneRow) -> float:
-    """GPU-seconds that a retune may take: the cost of the last retune of the same tuning target, else a third of the
-    cost of the search that found the configuration.
+    """GPU-seconds that a retune (repeated measurement of a recommendation) may take: the cost of the last retune of
+    the same tuning target (model, workload, cluster), else a third of the cost of the search that found the
+    configuration.
     """
     last = costs.last_retune_cost(session, row.project_id, row.target_key)
     if last is not None:

@@ -34,7 +34,8 @@ from shardtune.tuner import export
 def find_by_key(
     context: Context, target_key: str, lowest: ConfidenceLevel, project_id: str | None = None
 ) -> BestConfig:
-    """Recommendation stored under a target key (id of a tuning target on a fingerprint).
+    """Recommendation stored under a target key (id of a tuning target (model, workload, cluster) on a fingerprint
+    (hardware and software versions)).
 
     Raises:
         Conflict: the recommendation was measured on a machine that was too busy for an answer, and `lowest` (minimum
@@ -75,8 +76,9 @@ def find_by_target(
     is_exact: bool = False,
     accepts_projections: bool = False,
 ) -> BestConfig:
-    """Recommendation for the first of these tuning targets that has one, measured on any fingerprint (hardware and
-    software versions), fresh before stale; else the recommendation nearest to the first target.
+    """Recommendation for the first of these tuning targets (model, workload, cluster) that has one, measured on any
+    fingerprint (hardware and software versions), fresh before stale; else the recommendation nearest to the first
+    target.
 
     `lowest`: minimum confidence of a nearest recommendation, and of one from a machine that was too busy. `is_exact`:
     return no nearest recommendation. `accepts_projections`: where nothing was measured for exactly these targets,
@@ -119,8 +121,8 @@ def _find_projected(
 
 
 def _no_recommendation(case: TuningTarget, lowest: ConfidenceLevel | None, wider_match: BestConfig | None) -> NotFound:
-    """Error for a tuning target without a recommendation; `wider_match` is the recommendation that a request with fewer
-    restrictions would return.
+    """Error for a tuning target (model, workload, cluster) without a recommendation; `wider_match` is the
+    recommendation that a request with fewer restrictions would return.
     """
     remedy = "POST /v1/best:resolve starts a study"
     if wider_match is None:
@@ -143,10 +145,11 @@ def targets_of(
     cluster: Cluster | None,
     project_id: str | None = None,
 ) -> list[TuningTarget]:
-    """Tuning targets that a request can mean; several only if its precision or cluster is ambiguous.
+    """Tuning targets (model, workload, cluster) that a request can mean; several only if its precision or cluster is
+    ambiguous.
 
-    `cluster` None stands for `local`, the cluster of the live workers. A request without a precision gets the one that
-    a new study on that cluster would get.
+    `cluster` None stands for `local`, the cluster of the live workers. A request without a precision gets the one
+    that a new study on that cluster would get.
 
     Raises:
         Invalid: `local` could mean several clusters, or none.
@@ -176,8 +179,8 @@ def tag_of(best_config: BestConfig) -> str:
 
 
 def check_unchanged(context: Context, row: TuningTargetRow, if_match: str | None) -> None:
-    """Reject a decision about a tuning target whose recommendation or history has changed since the client read it (If-
-    Match).
+    """Reject a decision about a tuning target (model, workload, cluster) whose recommendation or history has changed
+    since the client read it (If- Match).
 
     Raises:
         PreconditionFailed: the recommendation or the history has changed.

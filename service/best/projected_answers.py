@@ -18,8 +18,8 @@ from shardtune.tuner.projection.confirmation import with_confirmation_of
 def find_projected(
     session: Session, project_id: str, cases: Sequence[TuningTarget]
 ) -> tuple[TuningTargetRow, StudyProjection] | None:
-    """Find the newest recommendation whose study projected its result to exactly one of these tuning targets. Returns
-    the recommendation's row and the projection.
+    """Find the newest recommendation whose study projected its result to exactly one of these tuning targets (model,
+    workload, cluster). Returns the recommendation's row and the projection.
     """
     for case in cases:
         rows = best.nearby_targets(session, project_id, case.model_key, case.model_type, case.cluster.device)

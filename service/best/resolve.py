@@ -55,7 +55,7 @@ def resolve(
 
 
 def _find_without_worker(context: Context, request: ResolveRequest, project_id: str) -> BestConfig | None:
-    """Find the present recommendation for a request whose cluster no live worker has. None: there is no
+    """Find the present recommendation for a request whose cluster no live worker has; None if there is no
     recommendation.
     """
     study = request.study

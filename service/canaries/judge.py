@@ -57,7 +57,9 @@ async def keep_watching(context: Context) -> None:
 
 
 def _judge(context: Context, canary_id: str, study_id: str) -> bool:
-    """Judge a canary whose study has ended, or whose peer (the same run on a second worker) has ended."""
+    """Judge a canary (repeated run of a recommended configuration) whose study has ended, or whose peer (the same run
+    on a second worker) has ended.
+    """
     peer_worker_id: str | None = None
     with context.db.write() as session:
         study, now = studies.lock(session, study_id), context.now()
@@ -175,8 +177,8 @@ def _end_as_worker_fault(session: Session, canary: CanaryRow, peer: CanaryRow, n
 def _end_as_drift(
     context: Context, session: Session, canary: CanaryRow, row: TuningTargetRow, compared: str, now: datetime
 ) -> None:
-    """End a canary (repeated run of a recommended configuration) whose configuration became slower on all workers, and
-    request a retune of its tuning target.
+    """End a canary (repeated run of a recommended configuration) whose configuration became slower on all workers,
+    and request a retune of its tuning target (model, workload, cluster).
     """
     assert row.recommended is not None
     reason = f"{canary.worker.name}: {canary.reason}; {compared}"

@@ -62,7 +62,8 @@ def watched_targets(context: Context, session: Session) -> list[tuple[str, str, 
 
 
 def begin_if_due(context: Context, project_id: str, target_key: str, period_s: float | None) -> bool:
-    """Send the canary of a recommendation that is due now, if there is one; returns whether a canary was sent.
+    """Send the canary (repeated run of a recommended configuration) of a recommendation that is due now, if there is
+    one; returns whether a canary was sent.
 
     A recommendation with too few runs for a reference speed gets its first canary at once, which completes the
     reference. With `period_s` None, this function sends no later canary.
@@ -83,8 +84,8 @@ def begin_if_due(context: Context, project_id: str, target_key: str, period_s: f
 def send_canary(
     context: Context, session: Session, project_id: str, target_key: str, moment: datetime
 ) -> Sent | NotSent:
-    """Send the canary (repeated run of a recommended configuration) of a tuning target for a moment, in the caller's
-    transaction.
+    """Send the canary (repeated run of a recommended configuration) of a tuning target (model, workload, cluster) for
+    a moment, in the caller's transaction.
 
     Raises:
         IntegrityError: another replica has just sent this canary.
@@ -101,7 +102,9 @@ def send_canary(
 
 
 def send_peer(context: Context, canary_id: str, worker_id: str) -> None:
-    """Repeat a canary that seems slow on a second worker, to tell a slow worker from a slow configuration."""
+    """Repeat a canary (repeated run of a recommended configuration) that seems slow on a second worker, to tell a
+    slow worker from a slow configuration.
+    """
     try:
         with context.db.write() as session:
             canary, worker = session.get(CanaryRow, canary_id), session.get(WorkerRow, worker_id)
@@ -142,7 +145,7 @@ def why_unreadable(recommended: RecommendationRow, worker: WorkerRow) -> str | N
 def _workers_of_fingerprint(
     context: Context, session: Session, row: TuningTargetRow, recommended: RecommendationRow
 ) -> list[WorkerRow]:
-    """Live workers with a fingerprint on which the recommendation was measured."""
+    """Live workers with a fingerprint (hardware and software versions) on which the recommendation was measured."""
     answer = recommended.answer
     live_workers = system_studies.suitable_workers(context, session, row.project_id, answer.model, answer.cluster)
     return [worker for worker in live_workers if not compatibility.changed_fields(worker, recommended.study)]
@@ -166,8 +169,8 @@ def _due_moment(context: Context, session: Session, row: TuningTargetRow, period
 
 
 def _choose_worker(context: Context, session: Session, row: TuningTargetRow, moment: datetime) -> WorkerRow | NotSent:
-    """Choose the worker for the canary of a moment: the worker whose last canary is oldest. Returns the reason instead
-    if no canary can run.
+    """Choose the worker for the canary (repeated run of a recommended configuration) of a moment: the worker whose
+    last canary is oldest. Returns the reason instead if no canary can run.
     """
     if row.recommended is None or row.superseded_by is not None or row.freshness != Freshness.FRESH:
         return NotSent("the recommendation is not fresh")

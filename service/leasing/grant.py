@@ -222,7 +222,7 @@ def _with_workers(snapshot: StudySnapshot, purpose: RunPurpose, *, is_able: bool
 
 
 def _lock_study(context: Context, session: Session, open_study: OpenStudy) -> StudyRow | None:
-    """Lock a study until the transaction ends. None: the study may get no run."""
+    """Lock a study until the transaction ends; None if the study may get no run."""
     if open_study.is_background:
         # The budget's row is locked before the study's: see note [lock order].
         retune_budget.lock_ledger(session)

@@ -40,7 +40,7 @@ _SHARING = (RunPurpose.MODEL_SUMMARY, RunPurpose.SEARCH, RunPurpose.REHEARSAL)
 
 def needs_exclusive_host(purpose: RunPurpose, system_study: SystemStudy | None) -> bool:
     """Whether a run needs its host alone, with no other worker's run beside it: true for validation runs, resume
-    checks, traces, canaries and challenges.
+    checks, traces, canaries (repeated runs of recommended configurations) and challenges.
     """
     is_search = system_study is None or system_study.kind == SystemStudyKind.SEARCH
     return not is_search or purpose not in _SHARING

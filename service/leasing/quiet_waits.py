@@ -21,7 +21,7 @@ _MEASURING = (RunPurpose.SEARCH, RunPurpose.VALIDATION, RunPurpose.RECIPE)
 
 
 def order(session: Session, study: StudyRow, run: RunRow) -> QuietWait | None:
-    """Instruction for a worker to wait for a quiet machine before it starts a run. None: the study does not ask for
+    """Instruction for a worker to wait for a quiet machine before it starts a run; None if the study does not ask for
     this, or has used up its waiting time.
     """
     allowed_s = study.spec.wait_for_quiet_s

@@ -121,7 +121,9 @@ def apply_report(context: Context, run_id: str, report: Report) -> ReportAnswer:
 
 
 def _validation_gpu_seconds(before: StudySnapshot, run: RunRow, charged: float) -> float:
-    """GPU-seconds of all final comparisons of a study so far, from the snapshot taken before the present report."""
+    """GPU-seconds of all final comparisons (paired runs that decide) of a study so far, from the snapshot taken
+    before the present report.
+    """
     # A query would make SQLAlchemy flush the pending changes first, and the rest again later.
     _, spent_s = before.final_comparison_cost
     return spent_s + (charged if run.purpose == RunPurpose.VALIDATION else 0.0)

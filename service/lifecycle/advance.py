@@ -77,10 +77,11 @@ def advance(context: Context, study_id: str, current: StudySnapshot | None = Non
 def begin_next(
     context: Context, session: Session, locked_run: LockedRun, snapshot: StudySnapshot
 ) -> tuple[StudySnapshot, bool]:
-    """Add the next run of a user's final comparison in the same transaction that ended the previous run.
+    """Add the next run of a user's final comparison (paired runs that decide) in the same transaction that ended the
+    previous run.
 
-    Returns the study's snapshot with this run, and whether the run belongs to the same comparison block as the previous
-    one. `snapshot`: the study after the previous run's end. The caller has locked the study.
+    Returns the study's snapshot with this run, and whether the run belongs to the same comparison block as the
+    previous one. `snapshot`: the study after the previous run's end. The caller has locked the study.
     """
     # One transaction saves the worker a round of planning between two runs of a block: it takes the new run with one
     # query. Other studies go through `advance`.

@@ -209,8 +209,8 @@ def _apply_to_trial_and_study(session: Session, locked_run: LockedRun, judged_en
 
 
 def _leaves_trial_unchanged(study: StudyRow, run: RunRow, judged_end: JudgedEnd) -> bool:
-    """Whether a failed resume check leaves its trial and the final comparison unchanged, because the platform failed or
-    the baseline had won.
+    """Whether a failed resume check leaves its trial and the final comparison (paired runs that decide) unchanged,
+    because the platform failed or the baseline had won.
     """
     # The baseline is what its user runs today; a failed check is reported and takes nothing away.
     if run.purpose != RunPurpose.RESUME_CHECK:

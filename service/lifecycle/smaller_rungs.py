@@ -21,7 +21,9 @@ _MOST_STUDIES = 4
 study is costly.
 """
 _SIZE_FIELDS = frozenset({"nodes", "gpu_count", "gpu_links", "nics", "intra_node_gb_per_s", "inter_node_gb_per_s"})
-"""Fields of a fingerprint that may differ because the smaller cluster has fewer GPUs or nodes of the same kind."""
+"""Fields of a fingerprint (hardware and software versions) that may differ because the smaller cluster has fewer GPUs
+or nodes of the same kind.
+"""
 
 ContendersOf = Callable[[StudySnapshot], Sequence[Contender]]
 """Function that returns the feasible trials of a study."""

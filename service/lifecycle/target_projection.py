@@ -56,7 +56,9 @@ def _projected(context: Context, snapshot: StudySnapshot, result: StudyResult) -
 
 
 def _hardware(context: Context, snapshot: StudySnapshot) -> MeasuredHardware | None:
-    """Hardware rates (such as matmul and link speeds) that a worker measured under the study's fingerprint."""
+    """Hardware rates (such as matmul and link speeds) that a worker measured under the study's fingerprint (hardware
+    and software versions).
+    """
     with context.db.read() as session:
         row = studies.get(session, snapshot.study_id)
         if row is None or row.fingerprint_key is None:

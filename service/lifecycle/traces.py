@@ -63,8 +63,8 @@ def request_traces_after_verdict(session: Session, study: StudyRow, now: datetim
 
 
 def explain_diagnosis(context: Context, run_id: str, diagnosis: Diagnosis) -> Diagnosis:
-    """Complete a diagnosis with data about its trial: remedies that the study's space and the memory gate allow, and
-    the predicted parts of a step.
+    """Complete a diagnosis with data about its trial: remedies that the study's space and the memory gate (rejects
+    configurations predicted not to fit) allow, and the predicted parts of a step.
     """
     with context.db.read() as session:
         run = leases.get(session, run_id)

@@ -75,7 +75,7 @@ def final_parity_groups(history: Sequence[Observation], rejected: Sequence[Rejec
 def why_no_winner(
     history: Sequence[Observation], rejected: Sequence[Rejection], spec: StudySpec, parity_groups: ParityGroups
 ) -> StudyReason | None:
-    """Reason why a finished search has no winner. None: the search has a winner."""
+    """Reason why a finished search has no winner; None if the search has a winner."""
     measured = [obs for obs in history if obs.is_measured]
     if not measured:
         return _nothing_feasible(history, rejected)

@@ -61,13 +61,15 @@ def confirm_extension(
 def result_of(
     snapshot: StudySnapshot, finalists: Finalists, ranking_state: final_comparison.RankingState
 ) -> StudyResult:
-    """Result of a study whose final comparison has ended."""
+    """Result of a study whose final comparison (paired runs that decide) has ended."""
     cost, number = snapshot.final_comparison_cost, snapshot.comparison_number
     return ranking.result(snapshot.history, finalists, ranking_state, cost, number)
 
 
 def validation_run(snapshot: StudySnapshot, next_run: NextRun, searched: Mapping[int, float]) -> NewValidationRun:
-    """Plan the next validation run of a final comparison, with timed windows as long as its comparison block needs."""
+    """Plan the next validation run of a final comparison (paired runs that decide), with timed windows as long as its
+    comparison block needs.
+    """
     tokens_per_rank = snapshot.spec.workload.tokens_per_step / snapshot.cluster.world_size
     return NewValidationRun(
         next_run.trial,
@@ -108,7 +110,7 @@ def _consider_recipes(snapshot: StudySnapshot, result: StudyResult) -> Step:
 
 
 def _why_no_recipe_run(snapshot: StudySnapshot, result: StudyResult) -> str | None:
-    """Reason why no further run can compare recipes now; None if one can."""
+    """Reason why no further run can compare recipes (numerical formats and optimizers) now; None if one can."""
     if result.verdict is Verdict.TOO_BUSY:
         return "the machine was too busy for a verdict; extend the study on a quiet machine to compare them"
     return None if snapshot.has_recipe_worker else "no live worker knows such runs and has the packages of all recipes"

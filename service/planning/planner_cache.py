@@ -124,8 +124,8 @@ class PlannerCache:
         self._store(self._begun_blocks, worker_session, study_id, _MAX_ENTRIES)
 
     def take_begun_block(self, worker_session: str) -> str | None:
-        """Study with a waiting run of a comparison block that the worker session has begun, returned only once. None:
-        this process knows of no such study.
+        """Study with a waiting run of a comparison block that the worker session has begun, returned only once; None
+        if this process knows of no such study.
         """
         return self._begun_blocks.pop(worker_session, None)
 

@@ -38,7 +38,9 @@ _USUAL_TRIALS = Range(low=6, high=17)
 240 simulated studies of 8B and 70B models (docs/measurements/study-cost.md).
 """
 _USUAL_COMPARISON = Range(low=10, high=42)
-"""Number of runs in a final comparison: tenth and ninetieth percentile of the same 240 simulated studies."""
+"""Number of runs in a final comparison (paired runs that decide): tenth and ninetieth percentile of the same 240
+simulated studies.
+"""
 
 
 @dataclass(frozen=True)
@@ -64,8 +66,8 @@ class ConsideredPlan:
 
     @property
     def runs(self) -> Range:
-        """Number of runs for comparing recipes, including those of the study's own recipe; 0 if no other recipe is
-        considered.
+        """Number of runs for comparing recipes (numerical formats and optimizers), including those of the study's own
+        recipe; 0 if no other recipe is considered.
         """
         arms = self.recipes + 1 if self.recipes else 0
         return Range(low=arms * quiet_test.FEWEST_PAIRS, high=arms * comparison.MOST_BLOCKS)

@@ -41,7 +41,7 @@ def validation_failure(
     number: int,
     measurement: Measurement,
 ) -> Failure | None:
-    """Failure of a validation run whose losses diverge from the study's reference. None: the losses agree with the
+    """Failure of a validation run whose losses diverge from the study's reference; None if the losses agree with the
     reference, or the study has no reference.
     """
     reference = agreement.final_parity_groups(history, rejected, spec).parity_groups.reference

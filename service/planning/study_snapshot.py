@@ -49,19 +49,21 @@ class StudySnapshot:
     history: tuple[Observation, ...]
     rejected: tuple[Rejection, ...]
     validation_runs: tuple[ValidationRun, ...]
-    """Complete validation runs of the present final comparison, in order."""
+    """Complete validation runs of the present final comparison (paired runs that decide), in order."""
     final_comparison_cost: tuple[int, float]
     """Number of runs and GPU-seconds of all final comparisons of the study so far."""
     has_waiting_run: bool
     has_open_run: bool
     comparison_number: int = 0
-    """Number of the present final comparison; runs of earlier comparisons do not count."""
+    """Number of the present final comparison (paired runs that decide); runs of earlier comparisons do not count."""
     calibrations: Calibrations = NO_CALIBRATIONS
     """Predictor calibrations from the runs of the study's fingerprint (hardware and software versions); without
     corrections if the next step needs no sampler.
     """
     hardware: MeasuredHardware | None = None
-    """Hardware rates (such as matmul and link speeds) that a worker with the study's fingerprint has measured."""
+    """Hardware rates (such as matmul and link speeds) that a worker with the study's fingerprint (hardware and
+    software versions) has measured.
+    """
     other_studies_runs: tuple[ComparedRun, ...] = ()
     """Runs of other studies that were measured on the same fingerprint (hardware and software versions)."""
     cpu_count: int | None = None
@@ -124,7 +126,7 @@ def read_study(
     """Read a study and its history in the caller's transaction.
 
     `rows`, `rejected`, `validation_gpu_seconds`: the study's trials, its rejected configurations, and the GPU-seconds
-    of its final comparisons, if already known.
+    of its final comparisons (paired runs that decide), if already known.
     """
     # Keep a reference until the end: SQLAlchemy's identity map is weak, and runs find their trials there.
     rows = trials.of_study(session, study.id) if rows is None else rows
@@ -239,7 +241,9 @@ def _recipe_run(run: RunRow) -> RecipeObservation:
 
 
 def observation(row: TrialRow, comparison_round: int) -> Observation:
-    """Convert a trial into the form that the tuner reads; validation runs of earlier final comparisons are left out."""
+    """Convert a trial into the form that the tuner reads; validation runs of earlier final comparisons (paired runs
+    that decide) are left out.
+    """
     # A comparison that begins anew raises `comparison_round`: runs against a candidate that has left prove nothing for
     # the next.
     validation = [run for run in row.runs if _is_current_validation(run, comparison_round)]

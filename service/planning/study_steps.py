@@ -46,7 +46,7 @@ class NewValidationRun:
 @dataclass(frozen=True)
 class NewResumeRun:
     """Step of a study: add a resume check (save, resume from the checkpoint, compare losses) of this trial, for which
-    the final comparison is already decided.
+    the final comparison (paired runs that decide) is already decided.
     """
 
     trial_number: int

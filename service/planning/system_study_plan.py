@@ -77,8 +77,8 @@ def _given_trials(snapshot: StudySnapshot, system_study: SystemStudy) -> list[tu
 
 
 def _challenger_gate(snapshot: StudySnapshot) -> suggest.MemoryGate:
-    """Memory gate (rejects configurations predicted not to fit) for the challengers of a retune; the incumbent always
-    passes.
+    """Memory gate (rejects configurations predicted not to fit) for the challengers of a retune (repeated measurement
+    of a recommendation); the incumbent always passes.
     """
     # The incumbent has run before; whether it still does is the question of the challenge, and no prediction may answer
     # it.
@@ -163,8 +163,8 @@ def _next_pair(snapshot: StudySnapshot, finalists: Finalists) -> Step:
 
 
 def _plan_canary(snapshot: StudySnapshot, system_study: SystemStudy) -> Step:
-    """Plan a canary: run the incumbent once, and again while every run was slow or the reference speed still needs
-    runs.
+    """Plan a canary (repeated run of a recommended configuration): run the incumbent once, and again while every run
+    was slow or the reference speed still needs runs.
     """
     assert snapshot.baseline is not None
     # No prediction: a canary compares measured speeds, and must not teach the predictor one configuration again and
@@ -183,8 +183,8 @@ def _plan_canary(snapshot: StudySnapshot, system_study: SystemStudy) -> Step:
 
 
 def _needs_another(trial: Observation, system_study: SystemStudy) -> bool:
-    """Whether a canary may run once more and should, because every run so far was slow or counts towards the reference
-    speed.
+    """Whether a canary (repeated run of a recommended configuration) may run once more and should, because every run
+    so far was slow or counts towards the reference speed.
     """
     assert trial.measurement is not None
     runs = (trial.measurement, *trial.validation_runs)

@@ -76,8 +76,8 @@ class Context:
     after their response has begun.
     """
     own_key_hash: str | None = None
-    """Hash of the API key of the command that started this service only for its own use (such as `shardtune tune`).
-    None: the service was started on its own.
+    """Hash of the API key of the command that started this service only for its own use (such as `shardtune tune`);
+    None if the service was started on its own.
     """
     principal: Principal = LOCAL
     _once_true: _OnceTrue = field(default_factory=_OnceTrue)

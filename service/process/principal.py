@@ -12,7 +12,7 @@ class Principal:
     name: str
     """Name of the sender's API key, stored in the history of decisions."""
     project_id: str | None = None
-    """Id of the only project that the sender can access; None: every project."""
+    """Id of the only project that the sender can access; None means every project."""
     scopes: frozenset[Scope] = frozenset(Scope)
     key_id: str | None = None
     holder_id: str | None = None

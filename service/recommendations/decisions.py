@@ -58,7 +58,8 @@ def decide(
 ) -> Recommendation:
     """Pin, unpin, approve, reject or roll back a recommendation, and return it.
 
-    The function `check` is called with the locked row of the tuning target, and may raise to reject the decision.
+    The function `check` is called with the locked row of the tuning target (model, workload, cluster), and may raise
+    to reject the decision.
 
     Raises:
         NotFound: the target key has no recommendation, or not the one that the request names.

@@ -199,8 +199,8 @@ def unknown_target(target_key: str) -> NotFound:
 def make_current(
     session: Session, row: TuningTargetRow, recommendation: RecommendationRow, now: datetime, is_new: bool = True
 ) -> None:
-    """Make a recommendation the current recommendation of its tuning target. The caller has locked the target's row.
-    `is_new`: the recommendation was measured just now.
+    """Make a recommendation the current recommendation of its tuning target (model, workload, cluster). The caller
+    has locked the target's row. `is_new`: the recommendation was measured just now.
     """
     if row.recommended is not None and row.recommended.id != recommendation.id:
         row.recommended.state = RecommendationState.RETIRED

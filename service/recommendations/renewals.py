@@ -48,8 +48,8 @@ def renew_incumbent(
 
 def replace_incumbent(context: Context, session: Session, old: TuningTargetRow, study: StudyRow, reason: str) -> str:
     """Recommend a configuration that was measured to be faster than the incumbent, or propose it for approval. If the
-    new fingerprint already has a recommendation that is at least as fast, this stays. Returns which of the three was
-    done.
+    new fingerprint (hardware and software versions) already has a recommendation that is at least as fast, this
+    stays. Returns which of the three was done.
 
     The caller has locked the study and the target's row.
     """
@@ -85,8 +85,8 @@ def replace_incumbent(context: Context, session: Session, old: TuningTargetRow, 
 
 
 def record_inconclusive(session: Session, old: TuningTargetRow, reason: str, now: datetime) -> None:
-    """Record an inconclusive retune: the recommendation stays unchanged, and stale if it was stale. The caller has
-    locked the target's row.
+    """Record an inconclusive retune (repeated measurement of a recommendation): the recommendation stays unchanged,
+    and stale if it was stale. The caller has locked the target's row.
     """
     if old.recommended is not None:
         record_decision(session, old, old.recommended, DecisionAction.INCONCLUSIVE, SERVICE, reason[:2000], now)
@@ -126,8 +126,8 @@ def _renew(
 
 
 def _supersede(session: Session, old: TuningTargetRow, row: TuningTargetRow, now: datetime) -> None:
-    """Move a tuning target to its new key, together with the pin, use count and declared training run of the old
-    key.
+    """Move a tuning target (model, workload, cluster) to its new key, together with the pin, use count and declared
+    training run of the old key.
     """
     if (row.project_id, row.target_key) == (old.project_id, old.target_key) or old.superseded_by == row.target_key:
         return
@@ -145,7 +145,9 @@ def _supersede(session: Session, old: TuningTargetRow, row: TuningTargetRow, now
 
 
 def is_incumbent(row: TuningTargetRow, study: StudyRow) -> bool:
-    """Whether the current recommendation of a tuning target is the incumbent that the study measured."""
+    """Whether the current recommendation of a tuning target (model, workload, cluster) is the incumbent that the
+    study measured.
+    """
     return row.recommended is not None and row.recommended.answer.result.best.config == study.baseline
 
 

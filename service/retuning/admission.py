@@ -28,8 +28,8 @@ class Postponed:
     reason: str
     # A project's own wait must not hold up other projects; a closed window of the fleet holds up everybody.
     blocked_scope: str = ""
-    """Retunes that must not start before this waiting retune: those of one project (the project's id), those of all
-    projects (`fleet`), or none (empty).
+    """Retunes (repeated measurements of recommendations) that must not start before this waiting retune: those of one
+    project (the project's id), those of all projects (`fleet`), or none (empty).
     """
 
 

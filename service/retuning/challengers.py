@@ -78,7 +78,7 @@ def _recommended_there(
     session: Session, row: TuningTargetRow, origin: StudyRow, fingerprint_key: str
 ) -> TrialConfig | None:
     """Configuration that was recommended for the same tuning target (model, workload, cluster) by a study on the
-    present fingerprint.
+    present fingerprint (hardware and software versions).
     """
     fingerprint = session.get(FingerprintRow, fingerprint_key)
     assert fingerprint is not None

@@ -58,11 +58,12 @@ def request_retune(
     not_before: datetime,
     now: datetime,
 ) -> RetuneRow:
-    """Request that a recommendation is measured again, no earlier than a given moment; returns the target's unfinished
-    retune if there is one.
+    """Request that a recommendation is measured again, no earlier than a given moment; returns the target's
+    unfinished retune if there is one.
 
-    The unfinished retune records the new changes. While it is queued, a change of fingerprints postpones it to the
-    later moment (a rolling upgrade is one event), and a person's request brings it forward and becomes its cause.
+    The unfinished retune records the new changes. While it is queued, a change of fingerprints (hardware and software
+    versions) postpones it to the later moment (a rolling upgrade is one event), and a person's request brings it
+    forward and becomes its cause.
     """
     policy = _find_policy(session, project_id, target_key, cause, schedule_id)
     row, is_new = retunes.put(
@@ -98,7 +99,9 @@ def request_retune(
 
 @dataclass(frozen=True)
 class _Policy:
-    """Schedule and planned training run that apply to a request for a retune, or the reason to skip the retune."""
+    """Schedule and planned training run that apply to a request for a retune (repeated measurement of a
+    recommendation), or the reason to skip the retune.
+    """
 
     schedule_id: str | None
     planned_gpu_seconds: float | None
@@ -108,8 +111,8 @@ class _Policy:
 def _find_policy(
     session: Session, project_id: str, target_key: str, cause: RetuneCause, schedule_id: str | None
 ) -> _Policy:
-    """Find the schedule that is responsible for a retune after a change or drift; without a schedule, the project's
-    policy applies.
+    """Find the schedule that is responsible for a retune (repeated measurement of a recommendation) after a change or
+    drift; without a schedule, the project's policy applies.
     """
     case = best.get_target(session, project_id, target_key)
     why_not = None
@@ -129,11 +132,11 @@ def _find_policy(
 
 
 def start_due(context: Context, start: Start) -> int:
-    """Start the queued retunes that are due, in order of how often their recommendation is used; returns the number
-    started.
+    """Start the queued retunes (repeated measurements of recommendations) that are due, in order of how often their
+    recommendation is used; returns the number started.
 
-    A retune that waits for budget or a time window stores its `reason`, and delays retunes of recommendations that are
-    used less often.
+    A retune that waits for budget or a time window stores its `reason`, and delays retunes of recommendations that
+    are used less often.
     """
     with context.db.read() as session:
         rows = retunes.due(session, context.now())

@@ -18,8 +18,8 @@ from shardtune.service.workers import registry
 def select_targets(context: Context, session: Session, project_id: str, selection: TargetSelection) -> list[str]:
     """Keys of the tuning targets that a schedule selects now, in order: one per model, workload and cluster.
 
-    Of recommendations that differ only in fingerprint, those whose fingerprint a live worker has are selected; without
-    such a worker, the newest one.
+    Of recommendations that differ only in fingerprint (hardware and software versions), those whose fingerprint a
+    live worker has are selected; without such a worker, the newest one.
     """
     live = set(registry.live_fingerprints(context, session, project_id))
     rows_by_target: dict[str, list[TuningTargetRow]] = {}

@@ -161,8 +161,8 @@ def list_decisions(
     page_token: PageTokenParam = None,
     project: ProjectParam = None,
 ) -> DecisionPage:
-    """List all decisions about a tuning target, by the service and by users, newest first. Each decision changes the
-    ETag.
+    """List all decisions about a tuning target (model, workload, cluster), by the service and by users, newest first.
+    Each decision changes the ETag.
     """
     page, response.headers["ETag"] = decisions.list_decisions(context, target_key, page_token, limit, project)
     return page

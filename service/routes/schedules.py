@@ -58,7 +58,7 @@ def create_schedule(
 def list_schedules(
     context: ContextDep, project: ProjectParam = None, limit: LimitParam = 50, page_token: PageTokenParam = None
 ) -> SchedulePage:
-    """List schedules of retunes, newest first."""
+    """List schedules of retunes (repeated measurements of recommendations), newest first."""
     return manage.list_schedules(context, project, page_token, limit)
 
 
@@ -100,7 +100,9 @@ def put_schedule(
     responses=_CHANGED,
 )
 def delete_schedule(context: ContextDep, schedule_id: ScheduleIdParam, if_match: IfMatchParam = None) -> None:
-    """Delete a schedule and its ticks. Its queued retunes are skipped; running ones continue."""
+    """Delete a schedule and its ticks. Its queued retunes (repeated measurements of recommendations) are skipped;
+    running ones continue.
+    """
     manage.delete(context, schedule_id, if_match)
 
 
@@ -108,8 +110,8 @@ def delete_schedule(context: ContextDep, schedule_id: ScheduleIdParam, if_match:
 def pause_schedule(
     context: ContextDep, schedule_id: ScheduleIdParam, once: IdempotencyDep, if_match: IfMatchParam = None
 ) -> Schedule:
-    """Pause a schedule until it is resumed. Ticks during the pause are not run later, and the schedule's queued retunes
-    are skipped.
+    """Pause a schedule until it is resumed. Ticks during the pause are not run later, and the schedule's queued
+    retunes (repeated measurements of recommendations) are skipped.
     """
     return manage.pause(context, schedule_id, True, once, if_match)
 

@@ -49,7 +49,7 @@ def check_expression(expression: str, zone: str, now: datetime, least_gap_s: flo
 
 
 def next_tick(expression: str, zone: str, after: datetime) -> datetime | None:
-    """First tick of a cron expression after a moment. None: there is no tick within fifty years."""
+    """First tick of a cron expression after a moment; None if there is no tick within fifty years."""
     return next(ticks(expression, zone, after), None)
 
 

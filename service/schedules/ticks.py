@@ -33,7 +33,7 @@ earlier ticks have ended.
 
 
 def next_tick_of(spec: ScheduleSpec, after: datetime) -> datetime | None:
-    """Next tick of a schedule after a moment. None: the schedule's trigger has no fixed times."""
+    """Next tick of a schedule after a moment; None if the schedule's trigger has no fixed times."""
     return None if spec.cron is None else cron.next_tick(spec.cron, spec.timezone, after)
 
 

@@ -29,7 +29,7 @@ class PoolOffer:
     """Hardware and models that the workers of an autoscaled pool would offer."""
 
     cluster: Cluster | None = None
-    """Cluster that one worker of the pool has; None: any hardware."""
+    """Cluster that one worker of the pool has; None means any hardware."""
     models: frozenset[str] = frozenset()
     """Entry points of user-written models that the pool's workers are allowed to run."""
     scripts: frozenset[str] = frozenset()

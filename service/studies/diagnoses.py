@@ -78,7 +78,7 @@ def raw_trace(context: Context, study_id: str, number: int, rank: int) -> stored
 
 
 def newest_diagnosis(session: Session, study: StudyRow, number: int) -> TrialDiagnosis | None:
-    """Latest diagnosis of a trial, read in the caller's transaction. None: no diagnosis was requested.
+    """Latest diagnosis of a trial, read in the caller's transaction; None if no diagnosis was requested.
 
     Raises:
         NotFound: no such trial.

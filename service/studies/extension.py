@@ -171,8 +171,8 @@ def _check_more_pairs(row: StudyRow) -> None:
 
 
 def _return_to_search(session: Session, row: StudyRow, now: datetime) -> None:
-    """Return a study from the final comparison to the search. Its executing validation runs may finish, but do not
-    count for the next comparison.
+    """Return a study from the final comparison (paired runs that decide) to the search. Its executing validation runs
+    may finish, but do not count for the next comparison.
     """
     for run in leases.open_runs(session, row.id):
         if run.state is TrialState.WAITING and run.purpose != RunPurpose.SEARCH:

@@ -14,7 +14,7 @@ from shardtune.tuner.verdict import final_comparison
 from shardtune.tuner.verdict.whole_steps import WHOLE_STEP_BLOCK
 
 _OF_COMPARISONS = (RunPurpose.VALIDATION, RunPurpose.RECIPE)
-"""Purposes of the runs that belong to one final comparison."""
+"""Purposes of the runs that belong to one final comparison (paired runs that decide)."""
 
 
 def study_view(row: StudyRow, trials: Mapping[str, int], rejected: int) -> Study:

@@ -37,7 +37,7 @@ def resolve_cluster(spec: StudyRequest, live: Sequence[WorkerRow]) -> tuple[Clus
 
 
 def named_cluster(spec: StudyRequest) -> Cluster | None:
-    """Cluster that a study's request contains in full or by name. None: the request names `local`."""
+    """Cluster that a study's request contains in full or by name; None if the request names `local`."""
     if isinstance(spec.cluster, Cluster):
         return spec.cluster
     if spec.cluster == "local":

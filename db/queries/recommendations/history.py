@@ -16,7 +16,7 @@ _RECOMMENDING_ACTIONS = (
     DecisionAction.PINNED,
     DecisionAction.ROLLED_BACK,
 )
-"""Decision actions that make a recommendation the current one of its tuning target."""
+"""Decision actions that make a recommendation the current one of its tuning target (model, workload, cluster)."""
 
 
 def earlier_recommendations(session: Session, recommendation: RecommendationRow) -> Sequence[RecommendationRow]:
@@ -55,7 +55,8 @@ def recommendations(
 def decisions(
     session: Session, project_id: str, target_key: str, after: int | None, limit: int
 ) -> Sequence[DecisionRow]:
-    """Return decisions about a tuning target, newest first, starting behind the row `after`."""
+    """Return decisions about a tuning target (model, workload, cluster), newest first, starting behind the row
+    `after`."""
     query = select(DecisionRow).where(DecisionRow.project_id == project_id, DecisionRow.target_key == target_key)
     query = query.order_by(DecisionRow.id.desc()).limit(limit)
     return session.scalars(query if after is None else query.where(DecisionRow.id < after)).all()

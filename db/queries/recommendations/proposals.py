@@ -26,7 +26,8 @@ def newest_proposal(session: Session, project_id: str, target_key: str) -> Recom
 def newest_proposal_on_any_fingerprint(
     session: Session, project_id: str, target_keys_without_fingerprint: Collection[str]
 ) -> RecommendationRow | None:
-    """Return the newest recommendation that waits for approval, for the given tuning targets on any fingerprint."""
+    """Return the newest recommendation that waits for approval, for the given tuning targets (model, workload,
+    cluster) on any fingerprint (hardware and software versions)."""
     same = and_(
         TuningTargetRow.project_id == RecommendationRow.project_id,
         TuningTargetRow.target_key == RecommendationRow.target_key,

@@ -27,8 +27,8 @@ def newest_of_study(session: Session, study_id: str) -> RecommendationRow | None
 
 
 def keys_of_target(session: Session, project_id: str, target_key: str) -> Sequence[str]:
-    """Return the keys of the same tuning target (model + workload + cluster) under each fingerprint on which it had a
-    recommendation."""
+    """Return the keys of the same tuning target (model + workload + cluster) under each fingerprint (hardware and
+    software versions) on which it had a recommendation."""
     own = select(TuningTargetRow.target_key_without_fingerprint).where(
         TuningTargetRow.project_id == project_id, TuningTargetRow.target_key == target_key
     )

@@ -49,7 +49,8 @@ def journal_of(database: Path, mounts: Path = MOUNTS) -> Journal:
 
 @cache
 def _warn(database: Path, kind: str) -> None:
-    """Warn once in a process, which opens a file several times."""
+    """Log the warning about a database on a network file system only once per process, although the process opens the
+    database file several times."""
     log.warning(
         "database_url (%s) lies on a network file system (%s), where SQLite is slow: name a file on a local disk, or use "
         "Postgres",

@@ -5,14 +5,15 @@ from typing import Any
 import h11
 
 _MAX_CHUNKS = 20_000
-"""Maximum number of chunks of a request body; parsing them takes the event loop a quarter of a second. A body of 32 MiB
-needs chunks of at least 1.6 KiB.
+"""Maximum number of chunks of a request body, because parsing so many takes the event loop a quarter of a second. A
+body of 32 MiB therefore needs chunks of 1.6 KiB or more on average.
 """
 _HEAD_BYTES = 64 << 10
 """Maximum bytes of a request's first line and headers together."""
 _PARSED_BYTES = 1 << 20
-"""Maximum Content-Length of a request whose rest is still parsed after an early response, so that the connection can be
-used again.
+"""Largest Content-Length in bytes of a request whose response may begin before its body has arrived and whose
+connection is still used again: the rest of the body is read and dropped. After a larger body, the connection is
+closed.
 """
 
 
@@ -34,7 +35,9 @@ class RequestParser(h11.Connection):
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing of the next request has arrived yet."""
+        """Whether the connection is between two requests: the last one is answered, and no byte of the next one has
+        arrived.
+        """
         return self.our_state is h11.IDLE and self.their_state is h11.IDLE and not self.trailing_data[0]
 
     def send(self, event: Any) -> Any:

@@ -17,7 +17,8 @@ class StreamEnd:
 
     last_event: int
     has_ended: bool
-    """Whether no event will follow as far as is known; an ended study may still be extended."""
+    """Whether the study has ended, so that no event follows. If its budget is raised, an ended study continues and
+    has more events."""
 
 
 def after(session: Session, study_id: str, number: int, limit: int) -> Sequence[EventRow]:

@@ -97,9 +97,9 @@ def add_run(
     recipe: RecipeRun | None = None,
     rehearsed_config: TrialConfig | None = None,
 ) -> RunRow:
-    """Add a waiting run; with a `comparison_block`, it belongs to the study's current final comparison (paired runs
-    that decide), or to the comparison of recipes (numerical formats and optimizers) after it. The caller must have
-    locked the study."""
+    """Add a waiting run to a study. With a `comparison_block`, the run belongs to the study's current final
+    comparison (paired runs that decide), or to the later comparison of recipes (numerical formats and optimizers).
+    The caller must have locked the study."""
     following = select(func.coalesce(func.max(RunRow.position) + 1, 0)).where(RunRow.study_id == study.id)
     run = RunRow(
         id=f"run-{secrets.token_hex(8)}",
@@ -161,7 +161,7 @@ def open_states(session: Session, study_ids: Sequence[str]) -> dict[str, set[Tri
 
 
 def count_attempts_by_end(session: Session, study_id: str, end: AttemptEnd) -> int:
-    """Return the number of attempts at a study's runs that ended for a given reason."""
+    """Return the number of attempts at a study's runs that ended with the given reason."""
     query = select(func.count()).select_from(AttemptRow).join(RunRow, AttemptRow.run_id == RunRow.id)
     return session.scalars(query.where(RunRow.study_id == study_id, AttemptRow.end == end)).one()
 
@@ -172,12 +172,12 @@ def expired(session: Session, now: datetime) -> Sequence[RunRow]:
 
 
 def overdue(session: Session, now: datetime) -> Sequence[RunRow]:
-    """Return the running runs whose deadline has passed, or has not been computed."""
+    """Return the running runs whose deadline has passed, or whose deadline was never computed."""
     return session.scalars(_OVERDUE, {"now": now}).all()
 
 
 def runs_of_earlier_sessions(session: Session, worker: WorkerRow) -> Sequence[RunRow]:
-    """Return the running runs leased by a worker's earlier sessions."""
+    """Return the running runs whose lease belongs to an earlier session of a worker, which has started again since."""
     return session.scalars(
         select(RunRow).where(
             RunRow.worker_id == worker.id,
@@ -209,8 +209,8 @@ def waited_s(session: Session, study_id: str) -> float:
 
 
 def write_guarded(session: Session, run_id: str, attempt: int, worker_session: str, **values: Any) -> bool:
-    """Change a run for the worker session that holds its current attempt; return False if another session or none holds
-    it."""
+    """Change a run if its current attempt belongs to this worker session; return False if another session, or no
+    session, holds the run."""
     of_lease = {"_run_id": run_id, "_attempt": attempt, "_session": worker_session}
     # By the connection: rows that the session has are none of the holder's business.
     return session.connection().execute(_guarded(tuple(sorted(values))), of_lease | values).rowcount == 1

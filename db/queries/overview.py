@@ -36,10 +36,10 @@ BEST_SORTS: dict[str, SQLColumnExpression[Any]] = {
 def best_ids(
     session: Session, project_id: str | None, text: str, device: str | None, page: Page
 ) -> tuple[list[str], int]:
-    """Return the ids of the study behind each matching combination of model, workload and cluster, and their total
-    number. The study is that of the recommended configuration: preferably one not superseded on another fingerprint,
-    then fresh before stale, then the most recent; without a recommendation, the newest study with a result.
-    `project_id` None: all projects."""
+    """Return the ids of studies, one for each combination of model, workload and cluster that matches the search, and
+    the total number of combinations. The study is that of the recommended configuration: preferably one not
+    superseded on another fingerprint (hardware and software versions), then fresh before stale, then the most recent.
+    Without a recommendation, it is the newest study with a result. `project_id` None means all projects."""
     alike = (
         _SPEC[("model", "config")].as_string(),
         _SPEC["workload"].as_string(),
@@ -124,7 +124,8 @@ class RunCosts:
 
 
 def run_costs(session: Session, study_ids: Sequence[str]) -> dict[str, dict[tuple[RunPurpose, int], RunCosts]]:
-    """Return the costs of runs by study, then by purpose and number of the final comparison (0: search)."""
+    """Return the costs of each study's runs by purpose and by the number of the final comparison (paired runs that
+    decide) they belong to; number 0 means the search."""
     spent = AttemptRow.gpu_seconds
     runs = func.count(RunRow.id.distinct())
     counted = func.min(case((AttemptRow.attempt == RunRow.attempt, spent)))

@@ -154,7 +154,7 @@ def end(session: Session, row: RetuneRow, outcome: RetuneOutcome, reason: str, n
 
 
 def add_uses(session: Session, counts: Mapping[tuple[str, str], int]) -> None:
-    """Add to the counts of requests for recommendations, by project and tuning target key."""
+    """Add the numbers of requests for recommendations to the stored counts, by project and tuning target key."""
     for (project_id, target_key), count in sorted(counts.items()):
         session.execute(
             update(TuningTargetRow)
@@ -165,7 +165,8 @@ def add_uses(session: Session, counts: Mapping[tuple[str, str], int]) -> None:
 
 
 def newest(session: Session, cases: Collection[tuple[str, str]]) -> dict[tuple[str, str], RetuneRow]:
-    """Return the most recently requested retune of each given tuning target (project_id, target_key)."""
+    """Return the most recently requested retune (repeated measurement of a recommendation) of each given tuning
+    target. A target (model, workload, cluster) is given by its project_id and target_key."""
     if not cases:
         return {}
     case = (RetuneRow.project_id, RetuneRow.target_key)

@@ -61,8 +61,8 @@ def due(session: Session, now: datetime) -> Sequence[ScheduleRow]:
 
 
 def advance(session: Session, schedule: ScheduleRow, next_tick_at: datetime | None) -> bool:
-    """Claim the ticks before `following` for this replica, if the schedule is unchanged since it was read; False if
-    another replica has claimed them."""
+    """Claim for this replica the ticks of a schedule that were due before `following`. False if the schedule was
+    changed, paused or advanced since it was read, for example by another replica."""
     result = session.execute(
         update(ScheduleRow)
         .where(
@@ -117,8 +117,8 @@ def is_busy(session: Session, schedule_id: str) -> bool:
 
 
 def cancel_queued(session: Session, schedule_id: str, now: datetime, reason: str) -> None:
-    """Cancel a schedule's requests that have not begun: its waiting ticks and queued retunes (repeated measurements
-    of recommendations)."""
+    """Cancel what a schedule has requested and what has not begun: its waiting ticks and its queued retunes (repeated
+    measurements of recommendations)."""
     session.execute(
         update(ScheduleTickRow)
         .where(ScheduleTickRow.schedule_id == schedule_id, ScheduleTickRow.state == TickState.QUEUED)
@@ -132,7 +132,7 @@ def cancel_queued(session: Session, schedule_id: str, now: datetime, reason: str
 
 
 def recommended_targets(session: Session, project_id: str) -> Sequence[TuningTargetRow]:
-    """Return the tuning targets of a project that have a recommendation, newest first."""
+    """Return the tuning targets (model, workload, cluster) of a project that have a recommendation, newest first."""
     present = (TuningTargetRow.recommended_id.is_not(None), TuningTargetRow.superseded_by.is_(None))
     query = select(TuningTargetRow).where(TuningTargetRow.project_id == project_id, *present)
     return session.scalars(

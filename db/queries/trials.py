@@ -123,7 +123,8 @@ def add(
 
 
 def reasons(session: Session, study_id: str, numbers: Collection[int]) -> dict[int, TrialReason]:
-    """Return the sampler's reasons for some trials of a study, by number; trials without a reason are left out."""
+    """Return the reasons why the sampler suggested some trials of a study, by the trial's number; trials without a
+    reason are left out."""
     query = select(TrialRow.number, TrialRow.reason).where(TrialRow.study_id == study_id, TrialRow.number.in_(numbers))
     return {number: reason for number, reason in session.execute(query) if reason is not None}
 
@@ -151,7 +152,8 @@ def count(session: Session, study_id: str) -> int:
 
 
 def with_validation_runs(session: Session, study_id: str, number: int | None = None) -> Sequence[TrialRow]:
-    """Return the trials with a validation run, and the trial of this number, with their runs and attempts."""
+    """Return the trials that have a validation run, and the trial with the given number, with their runs and
+    attempts."""
     load = selectinload(TrialRow.runs).selectinload(RunRow.attempts).joinedload(AttemptRow.worker)
     repeated = select(RunRow.trial_id).where(RunRow.study_id == study_id, RunRow.purpose == RunPurpose.VALIDATION)
     query = select(TrialRow).where(
@@ -188,7 +190,7 @@ class MeasuredRun(NamedTuple):
 
 
 def measured_runs(session: Session, run_ids: Collection[str]) -> list[MeasuredRun]:
-    """Return the given runs of trials with their configurations and measurements."""
+    """Return the runs with the given ids, with the configuration and measurement of each."""
     return [MeasuredRun(*row) for row in session.execute(_MEASURED_RUNS, {"run_ids": list(run_ids)})]
 
 
@@ -225,8 +227,8 @@ def reject(session: Session, study_id: str, values: Iterable[Rejection], now: da
 
 
 def workers_of_open_blocks(session: Session, study_ids: Sequence[str]) -> dict[str, frozenset[str]]:
-    """Return, for each study, the ids of the workers that have begun a comparison block (one validation run of each compared
-    configuration) of which a run still waits."""
+    """Return, for each study, the ids of the workers that have begun a comparison block (one validation run of each
+    compared configuration) in which a run is still waiting."""
     workers: dict[str, frozenset[str]] = {}
     for study_id, worker_id in session.execute(_WORKERS_OF_OPEN_BLOCKS, {"study_ids": list(study_ids)}):
         assert worker_id is not None
@@ -235,7 +237,8 @@ def workers_of_open_blocks(session: Session, study_ids: Sequence[str]) -> dict[s
 
 
 def workers_of_block(session: Session, run: RunRow) -> frozenset[str]:
-    """Return the ids of the workers that execute, or executed, other runs of a run's comparison block."""
+    """Return the ids of the workers that execute, or executed, the other runs of the comparison block that a run
+    belongs to. A block contains one validation run of each compared configuration."""
     same = {
         "of_study": run.study_id,
         "of_purpose": run.purpose,

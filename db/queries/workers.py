@@ -25,7 +25,7 @@ _NOTE_SEEN = (
     .returning(WorkerRow.is_draining)
 )
 _MOST_FORGOTTEN = 1000
-"""Maximum number of workers that one transaction forgets (hides from lists)."""
+"""Maximum number of workers that one transaction hides from lists."""
 
 
 def lock_by_name(session: Session, name: str, project_id: str | None) -> WorkerRow | None:
@@ -37,7 +37,7 @@ def lock_by_name(session: Session, name: str, project_id: str | None) -> WorkerR
 
 
 def count(session: Session, project_id: str | None) -> int:
-    """Return the number of workers of a project; None: those that serve every project."""
+    """Return the number of workers of a project. With None, count the workers that serve every project."""
     query = select(func.count()).select_from(WorkerRow).where(WorkerRow.project_id.is_not_distinct_from(project_id))
     query = query.where(WorkerRow.forgotten_at.is_(None))
     return session.scalars(query).one()
@@ -95,8 +95,8 @@ def begin(
 
 
 def _host_id(inventory: Inventory, project_id: str | None) -> str | None:
-    """Return the id of a host within one project, so that a worker's claim about its host cannot block other projects'
-    workers."""
+    """Return an id for a host that is valid within one project only, so that a worker's claim to be on some host
+    cannot block the workers of other projects."""
     return None if inventory.host_partition is None else f"{project_id or '*'}/{inventory.host_partition.host}"
 
 
@@ -139,7 +139,7 @@ def _with_inventory(project_id: str | None) -> Select[WorkerRow]:
 
 
 def forget(row: WorkerRow, now: datetime) -> None:
-    """Hide a worker from lists until the holder of its session registers again. The caller must have locked the worker."""
+    """Hide a worker from lists until it registers again in its session. The caller must have locked the worker."""
     row.forgotten_at, row.session, row.holder_id = now, f"gone-{secrets.token_urlsafe(24)}", None
 
 
@@ -171,7 +171,8 @@ def seen_since(
 
 
 def fingerprints_seen_since(session: Session, moment: datetime, project_id: str) -> Sequence[str]:
-    """Return the fingerprint key of each worker that serves a project and sent a request since a given moment."""
+    """Return the fingerprint key (hash of hardware and software versions) of each worker that serves a project and
+    sent a request since a given moment."""
     return session.scalars(
         select(WorkerRow.fingerprint_key).where(WorkerRow.seen_at >= moment, *serving(project_id))
     ).all()
@@ -189,7 +190,7 @@ def workers_supporting(session: Session, task_kind: str, moment: datetime) -> li
 
 
 def offered(name: str) -> ColumnElement[str]:
-    """Return an SQL expression for a field of the workers' offers, as text."""
+    """Return an SQL expression that reads a field of the workers' stored offers (hardware and software) as text."""
     field: ColumnElement[str] = type_coerce(WorkerRow.offer, JSON)[name].as_string()
     return field
 
@@ -206,7 +207,7 @@ _OF_THESE = (
 
 
 def running_runs(session: Session, project_id: str | None) -> dict[str, str]:
-    """Return the run that each worker executes, of one project (None means any project)."""
+    """Return the run that each worker executes now, limited to one project (None means all projects)."""
     query = select(RunRow.worker_id, RunRow.id).where(RunRow.state == TrialState.RUNNING)
     if project_id is not None:
         query = query.join(StudyRow, StudyRow.id == RunRow.study_id).where(StudyRow.project_id == project_id)

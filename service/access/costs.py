@@ -60,7 +60,9 @@ def _cost_rows(rows: Sequence[AttemptCosts], price: float | None) -> Iterator[Co
 
 
 _AFTER_SEARCH = (RunPurpose.VALIDATION, RunPurpose.RESUME_CHECK, RunPurpose.RECIPE, RunPurpose.REHEARSAL)
-"""Purposes of the runs that a study executes after its search."""
+"""Purposes of runs that a study executes after its search, such as validation runs. Cost reports count them under
+"final comparison".
+"""
 
 
 def _cause(row: AttemptCosts) -> CostCause:

@@ -16,7 +16,7 @@ _STUDY_RETRY_S = 60
 
 def check_study_quota(session: Session, project_id: str, now: datetime) -> None:
     """Check that a project may run one more study. The project's row stays locked until the transaction ends, so that
-    two requests cannot both take the last place.
+    two requests cannot both become the last study that the quota allows.
 
     Raises:
         NotFound: the project does not exist.

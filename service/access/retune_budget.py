@@ -29,7 +29,7 @@ expected to cost.
 """
 NOTHING_PROMISED: Mapping[str, float] = {}
 _RUN_S = 60.0
-"""Seconds that a run is expected to take if no similar run was ever measured."""
+"""Seconds that a run is expected to take if no similar run was measured before."""
 
 
 @dataclass(frozen=True)
@@ -42,12 +42,14 @@ class BudgetLimit:
     gpu_seconds: float
     timezone: str
     project_id: str | None
-    """Id of the project that the limit applies to; None: the limit applies to all projects together."""
+    """Id of the project to which the limit applies; None if it applies to all projects together."""
 
 
 @dataclass(frozen=True)
 class Account:
-    """Limit on retuning per day, and the GPU-seconds left of it today."""
+    """Limit on the GPU-seconds that retunes and canaries may use per day, and the GPU-seconds of it that are left
+    today. Both kinds of studies run recommended configurations again.
+    """
 
     limit: BudgetLimit
     gpu_seconds_left: float
@@ -60,8 +62,8 @@ class Account:
 
     @property
     def explanation(self) -> str:
-        """Text that describes a limit on retuning and what is left of it, used in the reason why a retune (repeated
-        measurement of a recommendation) waits.
+        """Text that describes a limit on retuning (measuring recommendations again) and what is left of it. It is
+        part of the reason why a retune waits.
         """
         limit = self.limit
         return (
@@ -78,8 +80,8 @@ def policy_of(session: Session, project_id: str) -> RetunePolicy:
 
 
 def lock_ledger(session: Session) -> None:
-    """Lock the row of the retuning budget until the transaction ends, so that two replicas cannot both spend the rest
-    of the day's budget.
+    """Lock the row of the retuning budget until the transaction ends, so that two replicas cannot both spend the same
+    rest of the day's budget. The budget limits how much is spent on measuring recommendations again.
     """
     # Every spender waits here, so that two replicas cannot both spend what is left. One row for the fleet: the default
     # project's, which always exists (note [lock order]).
@@ -92,7 +94,7 @@ def budgets_of(
     """Limits that apply to a project's retunes (repeated measurements of recommendations), each with the GPU-seconds
     left today; the limit with the least left comes first.
 
-    `promised`: GPU-seconds by project that running retunes will probably still use.
+    `promised`: GPU-seconds that the running retunes of each project will probably still use.
     """
     now, settings, policy = context.now(), context.settings, policy_of(session, project_id)
     limits = []
@@ -135,7 +137,9 @@ def _account(
 
 
 def admits_run(context: Context, session: Session, study: StudyRow) -> bool:
-    """Whether the next run of a system study (retune or canary) fits into the retuning budget left for the day."""
+    """Whether the budget left for the day covers the next run of a system study. System studies measure a
+    recommendation again (retune) or check its speed (canary).
+    """
     tightest = budgets_of(context, session, study.project_id)[:1]
     return all(
         account.gpu_seconds_left >= likely_run_cost(session, study.id, study.cluster.world_size) for account in tightest
@@ -143,8 +147,8 @@ def admits_run(context: Context, session: Session, study: StudyRow) -> bool:
 
 
 def likely_run_cost(session: Session, study_id: str, ranks: int) -> float:
-    """GPU-seconds that one more run of a study may take: the cost of the most expensive run of this study, or of the
-    study that it retunes.
+    """GPU-seconds that one more run of a study may take: as many as the most expensive run of this study took, or of
+    the study whose result it measures again.
     """
     of_study = costs.most_expensive_attempt(session, [study_id])
     origin = costs.tested_study(session, study_id)

@@ -20,11 +20,13 @@ from shardtune.tuner.prediction import catalogue
 _SAME_FIELDS = ("sequence_length", "data", "precision", "optimizer", "float8", "adapter", "attention", "global_batch")
 """Names of the fields that a study's workload and a prediction request have in common."""
 _NOT_SERVED = ("unknown_best", "awaits_approval", "too_busy", "no_worker")
-"""Error codes with which the service says that it has no measured recommendation to give."""
+"""Error codes of responses in which the service says that it has no measured recommendation."""
 
 
 _NEAR_FRACTION = 0.9
-"""Minimum speed per GPU, as a fraction of the best cluster's, at which a smaller cluster is preferred."""
+"""Minimum speed per GPU of a smaller cluster, as a fraction of the fastest cluster's speed per GPU, at which the
+smaller cluster is preferred.
+"""
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,9 @@ class JobRecommendation:
     config: TrialConfig
     tokens_per_s_per_gpu: float
     reason: str
-    """Sentence that says whether the configuration was measured or predicted, and by what."""
+    """Sentence that says whether the configuration was measured or predicted, and from which study or prediction it
+    comes.
+    """
 
 
 class Recommender:
@@ -109,8 +113,8 @@ class Recommender:
 
 
 def _most_economical(found: Sequence[JobRecommendation]) -> JobRecommendation:
-    """Choose the smallest cluster whose speed per GPU is near the best. On fewer GPUs, a model may fit only with
-    offloading, which is slow; on more GPUs, the same tokens cost more.
+    """Choose the smallest cluster whose speed per GPU is at least nine tenths of the best. On too few GPUs, a model
+    may fit only with offloading, which is slow; on more GPUs than needed, the same tokens cost more.
     """
     fastest = max(recommended.tokens_per_s_per_gpu for recommended in found)
     near = [choice for choice in found if choice.tokens_per_s_per_gpu >= _NEAR_FRACTION * fastest]

@@ -51,12 +51,12 @@ def lease(context: Context, session: Session, study: StudyRow, run: RunRow) -> L
 
 
 def deadline_s(context: Context, study: StudyRow, run: RunRow) -> float:
-    """Maximum duration of a run in seconds, which the lease tells the worker."""
+    """Maximum duration of a run in seconds, which the lease states for its worker."""
     return run_limits.of(context.settings, run, task_of(context, study, run), _parameters(study)).deadline_s
 
 
 def foreseen_s(context: Context, study: StudyRow, run: RunRow) -> float:
-    """Number of seconds that a waiting run is not expected to exceed."""
+    """Number of seconds within which a waiting run is expected to end."""
     return run_limits.foreseen_s(run, task_of(context, study, run), _parameters(study))
 
 
@@ -66,7 +66,7 @@ def _parameters(study: StudyRow) -> int:
 
 
 def why_inexpressible(context: Context, study: StudyRow, run: RunRow, protocol_version: int) -> str | None:
-    """Reason why a run's task cannot be expressed in a worker's protocol version; None if it can."""
+    """Reason why a run's task cannot be expressed in the protocol version that a worker speaks; None if it can."""
     if protocol_version >= PROTOCOL_VERSION:
         return None
     task = task_of(context, study, run)
@@ -108,8 +108,8 @@ def task_of(context: Context, study: StudyRow, run: RunRow) -> Task:
 
 
 def _measure_plan(default_plan: MeasurePlan, study: StudyRow, run: RunRow, trial: TrialRow) -> MeasurePlan:
-    """Measurement plan (warm-up, number and length of timed windows) as precise as the decision requires that the run
-    is for.
+    """Measurement plan of a run (warm-up, number and length of its timed windows). Its precision depends on the
+    decision that the run is for.
     """
     if run.recipe is not None:
         # Whole steps: losses of two recipes compare over the batches that a training has.

@@ -43,7 +43,7 @@ def run(row: RunRow, new_state: TrialState, now: datetime) -> None:
 
 
 def begin_study(study: StudyRow, now: datetime) -> None:
-    """Start a study that was waiting for a worker, because a suitable worker has registered."""
+    """Start a study that was waiting for a worker, because a worker that can run it has registered."""
     assert study.state is StudyState.WAITING, study.state.value
     study.state, study.started_at = StudyState.RUNNING, now
     # Each change raises the version: cached snapshots and waiting requests for work are compared with it.

@@ -179,8 +179,8 @@ def _report_confirmation(session: Session, approved: RecommendationRow, now: dat
 def _choose(
     session: Session, row: TuningTargetRow, action: UserDecision, request: DecisionRequest
 ) -> RecommendationRow:
-    """Find the recommendation that a decision applies to: the one named in the request, else the one that the action
-    implies.
+    """Find the recommendation that a decision applies to: the one that the request names, else the only one that the
+    decision can mean, such as the proposal for `approve`.
     """
     recommendation: RecommendationRow | None
     if request.recommendation_id is not None:

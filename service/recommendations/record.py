@@ -41,7 +41,9 @@ class DecidedBy:
     name: str
     """Name of the API key, or `service`."""
     key_id: str | None = None
-    """Id of the API key, which distinguishes keys with the same name; None: the service, or a request without a key."""
+    """Id of the API key, which distinguishes keys with the same name. None if the service itself decided, or a
+    request without a key.
+    """
 
 
 SERVICE = DecidedBy("service")
@@ -81,8 +83,8 @@ def record_result(context: Context, session: Session, study: StudyRow, now: date
 
 
 def _is_faster(recommendation: RecommendationRow, recommended: RecommendationRow) -> bool:
-    """Whether a new result replaces the recommendation of another study: it is faster, or the other study's machine was
-    too busy for an answer.
+    """Whether a new result replaces the recommendation of another study: because it is faster, or because the other
+    study's machine was disturbed too much by other programs for an answer.
     """
     was_too_busy = recommended.answer.result.verdict is Verdict.TOO_BUSY
     return was_too_busy or recommended_speed(recommendation) > recommended_speed(recommended)
@@ -200,7 +202,7 @@ def make_current(
     session: Session, row: TuningTargetRow, recommendation: RecommendationRow, now: datetime, is_new: bool = True
 ) -> None:
     """Make a recommendation the current recommendation of its tuning target (model, workload, cluster). The caller
-    has locked the target's row. `is_new`: the recommendation was measured just now.
+    has locked the target's row. `is_new` says whether the recommendation was measured just now.
     """
     if row.recommended is not None and row.recommended.id != recommendation.id:
         row.recommended.state = RecommendationState.RETIRED

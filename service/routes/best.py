@@ -35,8 +35,8 @@ from shardtune.service.routes.studies import ProjectParam
 
 
 class _Decisions(StringConvertor):
-    """URL convertor that matches the names of decisions after `/v1/best:`. Leaves `/v1/best:history` and unknown words
-    to other routes, which answer 405 and 404.
+    """URL convertor for paths such as `/v1/best:pin`: it matches the names of decisions after the colon.
+    `/v1/best:history` and unknown words are left to other routes, which answer with the history or with 404.
     """
 
     regex = "|".join(UserDecision)

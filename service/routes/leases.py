@@ -67,7 +67,7 @@ async def report_unreadable_lease(
 ) -> ReportAnswer | Response:
     """Hand back a run whose lease the worker cannot read. The worker gets no more runs until it restarts.
 
-    Repeating the report changes nothing.
+    Repeating the request changes nothing.
     """
     answer = await run_in_threadpool(unread_leases.take_back_unreadable, context, run_id, body)
     return written_for(body.protocol_version, answer)

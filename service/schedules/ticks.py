@@ -141,8 +141,8 @@ def _insert_tick(
 def _begin_tick(
     context: Context, session: Session, row: ScheduleRow, tick: ScheduleTickRow, cause: RetuneCause
 ) -> None:
-    """Begin the tick of a schedule: request retunes, or send canaries for a drift schedule unless a person has
-    requested the tick.
+    """Begin the tick of a schedule: request retunes (repeated measurements of recommendations). A drift schedule
+    sends canaries (repeated runs of recommended configurations) instead, unless a person has requested the tick.
     """
     spec = row.spec
     keys = target_selection.select_targets(context, session, row.project_id, spec.targets)

@@ -44,8 +44,8 @@ def wait_deadline(row: StudyRow) -> datetime:
 
 
 def no_worker_reason(waited_s: float, causes: Sequence[str] = ()) -> StudyReason:
-    """Reason stored with a study that failed because no suitable worker registered within its waiting time; `causes`:
-    why registered workers with suitable hardware cannot run the study.
+    """Reason stored with a study that failed because no suitable worker registered within its waiting time. `causes`
+    says why registered workers with suitable hardware cannot run the study.
     """
     text = (
         f"no worker with its cluster came within {waited_s:g} s; start one there with `shardtune worker`, "

@@ -71,8 +71,8 @@ def secret_of(key: bytes, webhook_id: str, version: int) -> str:
 
 
 def valid_versions(row: WebhookRow, now: datetime) -> tuple[int, ...]:
-    """Versions of a webhook's secret that sign messages now: the present version, and after a rotation also the former
-    one.
+    """Versions of a webhook's secret with which messages are signed now: the present version, and after a rotation
+    for some time also the former one.
     """
     if row.secret_version > 1 and row.rotated_at is not None and now < row.rotated_at + _OVERLAP:
         return row.secret_version, row.secret_version - 1

@@ -44,8 +44,8 @@ def why_inexpressible(workload: Workload, task: BaseModel, protocol_version: int
 def why_not_repeatable(
     workload: Workload, config: TrialConfig, protocol_version: int | None, *, has_short_steps: bool = False
 ) -> str | None:
-    """Reason why a worker of a protocol version cannot run a configuration again; None if it can, or if the version is
-    not known yet (None): the worker's next request for work contains it.
+    """Reason why a worker that speaks a protocol version cannot run a configuration again. None if it can, or if its
+    version is not known yet (None), because its next request for work tells it.
 
     `has_short_steps`: whether the runs that it is compared with timed short steps (fewer micro batches), so that the
     repeated run must do so, too.

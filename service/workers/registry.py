@@ -184,7 +184,7 @@ def _build_view(row: WorkerRow, is_live: bool, run_id: str | None) -> Worker:
 
 
 def live_workers(context: Context, session: Session, project_id: str | None = None) -> Sequence[WorkerRow]:
-    """Workers with a recent request that may run studies of a project; by default of the sender's project."""
+    """Workers that sent a request recently and may run the studies of a project; by default the sender's project."""
     # Workers of other projects are not even read: their inventories may be long, and there may be thousands.
     return workers.seen_since(session, live_since(context), project_id=project_id or context.principal.home)
 
@@ -209,7 +209,8 @@ def with_lease(context: Context, session: Session, worker_session: str) -> tuple
     """Worker to which a session id belongs, and the run leased to this worker, if any.
 
     Raises:
-        Conflict: for the same reasons as `worker_of_session`.
+        Conflict: the session is unknown, a newer one replaced it, or the worker serves more than the sender's
+            project.
     """
     worker, leased_run = leases.worker_and_lease(session, worker_session) or (None, None)
     return _check_session(context, worker), leased_run
@@ -265,5 +266,5 @@ def has_worker_for(context: Context, session: Session, study: StudyRow, purpose:
 
 
 def live_since(context: Context) -> datetime:
-    """Earliest time of the last request at which a worker still counts as live."""
+    """Time before which a worker's last request must not lie if the worker is to count as live."""
     return context.now() - timedelta(seconds=context.settings.worker_live_s)

@@ -20,7 +20,7 @@ _RECOMMENDING_ACTIONS = (
 
 
 def earlier_recommendations(session: Session, recommendation: RecommendationRow) -> Sequence[RecommendationRow]:
-    """Return the recommendations with the same key that are older than the given one, newest first."""
+    """Return the recommendations under the same target key that are older than the given one, newest first."""
     query = select(RecommendationRow).where(
         RecommendationRow.project_id == recommendation.project_id,
         RecommendationRow.target_key == recommendation.target_key,

@@ -43,7 +43,8 @@ def newest_proposal_on_any_fingerprint(
 
 
 def newest_proposals(session: Session, cases: Collection[tuple[str, str]]) -> dict[tuple[str, str], RecommendationRow]:
-    """Return the newest proposal of each given tuning target (project and target_key), in one query."""
+    """Return the newest proposal for each of the given tuning targets, in one query. A target (model, workload,
+    cluster) is given by its project and target_key."""
     case = tuple_(RecommendationRow.project_id, RecommendationRow.target_key)
     query = select(RecommendationRow).where(case.in_(cases), RecommendationRow.state == RecommendationState.PROPOSED)
     rows = session.scalars(query.order_by(RecommendationRow.created_at, RecommendationRow.id))

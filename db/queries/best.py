@@ -17,8 +17,8 @@ _MOST_CANDIDATES = 100
 
 
 def get_target(session: Session, project_id: str, target_key: str) -> TuningTargetRow | None:
-    """Return the tuning target (model, workload, cluster) with a key, with its recommendation: two lookups by primary
-    key, independent of the table's size."""
+    """Return the tuning target (model, workload, cluster) with a key, and its recommendation. The query makes two
+    lookups by primary key, so its time does not depend on the table's size."""
     query = select(TuningTargetRow).where(
         TuningTargetRow.project_id == project_id, TuningTargetRow.target_key == target_key
     )
@@ -26,7 +26,8 @@ def get_target(session: Session, project_id: str, target_key: str) -> TuningTarg
 
 
 def get_targets(session: Session, cases: Collection[tuple[str, str]]) -> dict[tuple[str, str], TuningTargetRow]:
-    """Return several tuning targets (model, workload, cluster) by project and target_key, in one query."""
+    """Return several tuning targets (model, workload, cluster), each given by its project and target_key, in one
+    query."""
     query = select(TuningTargetRow).where(tuple_(TuningTargetRow.project_id, TuningTargetRow.target_key).in_(cases))
     rows = session.scalars(query.options(joinedload(TuningTargetRow.recommended)))
     return {(row.project_id, row.target_key): row for row in rows}
@@ -34,7 +35,7 @@ def get_targets(session: Session, cases: Collection[tuple[str, str]]) -> dict[tu
 
 def current_target(session: Session, project_id: str, target_key: str) -> TuningTargetRow | None:
     """Return the current row of a tuning target (model, workload, cluster): the row with its key, or the row that
-    superseded it after a measurement on another fingerprint (hardware and software versions)."""
+    replaced it after a measurement on other hardware or software."""
     row = get_target(session, project_id, target_key)
     while row is not None and row.superseded_by is not None:
         row = get_target(session, project_id, row.superseded_by)
@@ -44,8 +45,8 @@ def current_target(session: Session, project_id: str, target_key: str) -> Tuning
 def targets_on_any_fingerprint(
     session: Session, project_id: str, target_key_without_fingerprint: str
 ) -> Sequence[TuningTargetRow]:
-    """Return the rows of a tuning target (model, workload, cluster) on any fingerprint (hardware and software
-    versions) that have a recommendation, newest first."""
+    """Return the rows of a tuning target (model, workload, cluster) that have a recommendation, newest first. Each
+    row is for another fingerprint (hardware and software versions)."""
     return session.scalars(
         _with_recommendation(
             TuningTargetRow.project_id == project_id,

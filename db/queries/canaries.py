@@ -28,7 +28,7 @@ def fresh_targets(session: Session) -> Sequence[TuningTargetRow]:
 
 
 def open_canaries(session: Session) -> Sequence[CanaryRow]:
-    """Return canaries (speed checks of recommended configurations) without a final verdict, oldest first."""
+    """Return the canaries (speed checks of recommended configurations) that have no final verdict yet, oldest first."""
     query = select(CanaryRow).where(CanaryRow.verdict.is_(None) | (CanaryRow.verdict == CanaryVerdict.SLOW))
     return session.scalars(query.order_by(CanaryRow.created_at, CanaryRow.id)).all()
 
@@ -41,7 +41,7 @@ def lock(session: Session, canary_id: str) -> CanaryRow:
 
 
 def of_target(session: Session, project_id: str, target_key: str) -> Sequence[CanaryRow]:
-    """Return all canaries (speed checks) of a tuning target (model, workload, cluster) in chronological order."""
+    """Return all canaries (speed checks of the recommended configuration) of a tuning target in chronological order."""
     query = select(CanaryRow).where(CanaryRow.project_id == project_id, CanaryRow.target_key == target_key)
     return session.scalars(query.order_by(CanaryRow.created_at, CanaryRow.tick, CanaryRow.id)).all()
 
@@ -49,8 +49,8 @@ def of_target(session: Session, project_id: str, target_key: str) -> Sequence[Ca
 def measured_canaries(
     session: Session, project_id: str, target_keys: Collection[str], at_most: int
 ) -> Sequence[CanaryRow]:
-    """Return the canaries (repeated runs of recommended configurations) of the given tuning targets (model, workload,
-    cluster) that have a measured speed, newest first."""
+    """Return the canaries (speed checks of the recommended configuration) of the given tuning targets that have a
+    measured speed, newest first."""
     query = select(CanaryRow).where(
         CanaryRow.project_id == project_id,
         CanaryRow.target_key.in_(target_keys),

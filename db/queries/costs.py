@@ -27,7 +27,7 @@ _OF_VALIDATION_RUNS = (
 
 @dataclass(frozen=True)
 class InFlight:
-    """Run of a study started by the service that a worker currently executes."""
+    """Run that a worker executes now and that belongs to a study started by the service itself."""
 
     study_id: str
     project_id: str
@@ -37,8 +37,8 @@ class InFlight:
 
 
 def spent_since(session: Session, project_id: str | None, moment: datetime) -> dict[str, float]:
-    """Return by project the GPU-seconds of attempts in the service's own studies that ended since a given moment, of
-    one project (None means all projects)."""
+    """Return the GPU-seconds by project that the service's own studies used in attempts that ended since a given
+    moment. They are limited to one project; None means all projects."""
     query = (
         select(StudyRow.project_id, func.coalesce(func.sum(AttemptRow.gpu_seconds), 0.0).label("gpu_seconds"))
         .join(RunRow, RunRow.id == AttemptRow.run_id)

@@ -21,7 +21,7 @@ class WebhookRow(Row):
     id: Mapped[str] = mapped_column(String(32), primary_key=True)
     url: Mapped[str] = mapped_column(Text)
     events: Mapped[tuple[EventType, ...]] = mapped_column(Stored(tuple[EventType, ...]))
-    """Types of events to send; empty: all types."""
+    """Types of the events to send; an empty list stands for all types."""
     study_id: Mapped[str | None] = mapped_column(ForeignKey(StudyRow.id, ondelete="CASCADE"))
     project_id: Mapped[str | None] = mapped_column(ForeignKey(ProjectRow.id))
     """Project whose studies' events the webhook receives; None means all projects."""

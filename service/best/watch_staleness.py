@@ -150,8 +150,8 @@ def _find_changes(context: Context, session: Session) -> Iterator[_MarkChange]:
 def _keys_in_use(
     ranking_states: Sequence[tuple[TargetFreshness, TargetMeasurement | None]],
 ) -> dict[tuple[str, str], str]:
-    """For each tuning target (model, workload, cluster), return the target key of the recommendation that a request
-    would get: the newest fresh one, else the newest stale one.
+    """Return the target key of the recommendation that a request for each tuning target (model, workload, cluster)
+    would get: the key of the newest fresh recommendation, else of the newest stale one.
 
     The result maps (project, target key without its fingerprint) to the full target key. `ranking_states` are sorted
     newest first.

@@ -11,15 +11,15 @@ class WorkRequest:
     """Request of a worker session for a run of one study."""
 
     session: str
-    """Id of the worker session: each start of a worker begins a new session."""
+    """Id of the worker session that asks for work; each start of a worker begins a new session."""
     ends_in_s: float | None = None
-    """Seconds until the worker must end, for example at the end of its Slurm job. None: unknown."""
+    """Seconds until the worker must end, for example because its Slurm job ends; None if unknown."""
     protocol_version: int = PROTOCOL_VERSION
-    """Protocol version that the worker's release uses to read the lease."""
+    """Protocol version in which the worker's release reads leases."""
 
     @classmethod
     def of(cls, request: LeaseRequest) -> "WorkRequest":
-        """Return the part of a worker's request for work that is needed to choose a run within one study."""
+        """Return the part of a worker's request for work that is needed to choose one of a study's runs for it."""
         return cls(request.session, request.ends_in_s, request.protocol_version)
 
 
@@ -35,7 +35,7 @@ class NoRun:
     """Result of a request for work: the study has no run for this worker at the moment."""
 
     reserved_worker_ids: frozenset[str] = frozenset()
-    """Ids of workers for which a run of the study is reserved; mostly empty."""
+    """Ids of the workers for which a run of the study is reserved; usually there are none."""
 
 
 @dataclass(frozen=True)
@@ -47,8 +47,8 @@ class StudyBusy:
 
 @dataclass(frozen=True)
 class HostBusy:
-    """Result of a request for work: a run waits until the worker's host is less busy. Until then the worker gets no
-    other run.
+    """Result of a request for work: a run suits the worker, but has to wait until the worker's host is less busy.
+    Until then the worker gets no other run.
     """
 
 

@@ -49,7 +49,7 @@ class LockedRun:
 
 
 def lock_run(session: Session, run_id: str) -> LockedRun | None:
-    """Lock a run and its study until the transaction ends. None: the run does not exist."""
+    """Lock a run and its study until the transaction ends; None if the run does not exist."""
     # The attempts are read after the lock: before it, another process could end one.
     rows = leases.lock_with_study(session, run_id)
     return LockedRun(*rows, leases.attempts(session, run_id)) if rows is not None else None

@@ -36,7 +36,7 @@ class Metrics:
         self._granted.labels(purpose).inc()
 
     def count_end(self, purpose: str, end: str, gpu_seconds: float) -> None:
-        """Count an attempt at a run whose end has been stored."""
+        """Count an attempt at a run after its end has been stored."""
         self._ended.labels(purpose, end).inc()
         self._gpu_seconds.labels(purpose).inc(gpu_seconds)
 

@@ -31,7 +31,7 @@ from shardtune.tuner.verdict.whole_steps import WHOLE_STEP_BLOCK
 
 @dataclass(frozen=True)
 class StudySnapshot:
-    """State of a study at one version, with its trials and runs."""
+    """State of a study at one version, with its trials and runs, read once for planning the study's next step."""
 
     study_id: str
     version: int
@@ -44,7 +44,7 @@ class StudySnapshot:
     notes: tuple[str, ...]
     gpu_seconds: float
     started_at: datetime
-    """Time from which the study's time budget counts."""
+    """Time at which the study's time budget begins to count."""
     final_comparison: Finalists | None
     history: tuple[Observation, ...]
     rejected: tuple[Rejection, ...]
@@ -57,8 +57,8 @@ class StudySnapshot:
     comparison_number: int = 0
     """Number of the present final comparison (paired runs that decide); runs of earlier comparisons do not count."""
     calibrations: Calibrations = NO_CALIBRATIONS
-    """Predictor calibrations from the runs of the study's fingerprint (hardware and software versions); without
-    corrections if the next step needs no sampler.
+    """Corrections of the predictor that were fitted to runs on the study's fingerprint (hardware and software
+    versions). They are left out if the next step needs no sampler.
     """
     hardware: MeasuredHardware | None = None
     """Hardware rates (such as matmul and link speeds) that a worker with the study's fingerprint (hardware and
@@ -75,11 +75,12 @@ class StudySnapshot:
     resume_runs: tuple[ResumeRun, ...] = ()
     """Resume checks of the study (train, save, resume from the checkpoint), in order of time."""
     recipe_runs: tuple[RecipeObservation, ...] = ()
-    """Runs that compare other recipes (numerical formats and optimizers) with the answer of the present final
-    comparison, in order of time.
+    """Runs that compare other recipes (numerical formats and optimizers) with the study's answer, in order of time.
+    Runs from before the present final comparison are left out.
     """
     rehearsal_runs: tuple[RehearsalRun, ...] = ()
-    """Rehearsals (untimed first steps) of projected configurations with the target's number of ranks, in order of time.
+    """Rehearsals of configurations that are projected to be fast on the target, in order of time. A rehearsal runs
+    the first steps at the target's number of ranks without timing them.
     """
     has_resume_worker: bool = True
     """Whether a live worker supports resume checks."""
@@ -95,8 +96,8 @@ class StudySnapshot:
 
     @property
     def is_stranded(self) -> bool:
-        """Whether no live worker supports the kind of the study's waiting run: a resume check (train, save, resume), a
-        comparison of recipes, or a rehearsal.
+        """Whether the study's waiting run is of a kind that no live worker supports: a resume check (train, save,
+        resume), a comparison of recipes (numerical formats and optimizers), or a rehearsal (untimed first steps).
         """
         is_supported = {
             RunPurpose.RESUME_CHECK: self.has_resume_worker,
@@ -107,7 +108,7 @@ class StudySnapshot:
 
     @property
     def waiting_purposes(self) -> frozenset[RunPurpose]:
-        """Purposes of the study's waiting runs, limited to purposes that older workers do not support."""
+        """Purposes of the study's waiting runs, as far as they are purposes that older workers do not support."""
         waiting = (
             (RunPurpose.RESUME_CHECK, any(run.state is TrialState.WAITING for run in self.resume_runs)),
             (RunPurpose.RECIPE, any(run.state is TrialState.WAITING for run in self.recipe_runs)),
@@ -125,8 +126,8 @@ def read_study(
 ) -> StudySnapshot:
     """Read a study and its history in the caller's transaction.
 
-    `rows`, `rejected`, `validation_gpu_seconds`: the study's trials, its rejected configurations, and the GPU-seconds
-    of its final comparisons (paired runs that decide), if already known.
+    The caller can pass what it has read already: `rows` (the study's trials), `rejected` (its rejected
+    configurations) and `validation_gpu_seconds` (GPU-seconds of its final comparisons).
     """
     # Keep a reference until the end: SQLAlchemy's identity map is weak, and runs find their trials there.
     rows = trials.of_study(session, study.id) if rows is None else rows
@@ -181,8 +182,8 @@ def _open_states(session: Session, study: StudyRow, rows: Sequence[TrialRow]) ->
 
 
 def with_open_runs(snapshot: StudySnapshot, open_states: Collection[TrialState]) -> StudySnapshot:
-    """Copy of a study's snapshot with the present state of its open runs, which change without a new version of the
-    study.
+    """Copy of a study's snapshot with the present states of its unfinished runs, which can change while the study's
+    version stays the same.
     """
     return replace(snapshot, has_waiting_run=TrialState.WAITING in open_states, has_open_run=bool(open_states))
 

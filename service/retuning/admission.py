@@ -28,7 +28,7 @@ class Postponed:
     reason: str
     # A project's own wait must not hold up other projects; a closed window of the fleet holds up everybody.
     blocked_scope: str = ""
-    """Which retunes must not start before this one, which waits: a project's id stands for the retunes of that
+    """Retunes that must not start before this one, which waits: a project's id stands for the retunes of that
     project, `fleet` for the retunes of all projects, and an empty text for none.
     """
 

@@ -72,7 +72,7 @@ def _must_exist(context: Context, session: Session, retune_id: str) -> RetuneRow
 
 
 def _lock(session: Session, retune_id: str) -> RetuneRow:
-    """Lock the rows of a retune (repeated measurement of a recommendation) and of its challenge study."""
+    """Lock the rows of a retune (repeated measurement of a recommendation) and of the challenge study that runs it."""
     # The challenge is locked first (note [lock order]), so that no search can begin meanwhile.
     retune = retunes.get(session, retune_id)
     if retune is not None and retune.challenge_study_id is not None:

@@ -36,7 +36,8 @@ from shardtune.service.routes.studies import ProjectParam
 
 class _Decisions(StringConvertor):
     """URL convertor for paths such as `/v1/best:pin`: it matches the names of decisions after the colon.
-    `/v1/best:history` and unknown words are left to other routes, which answer with the history or with 404.
+    `/v1/best:history` and unknown words are left to other routes, so that a POST to them is answered with 405 and
+    404.
     """
 
     regex = "|".join(UserDecision)

@@ -16,11 +16,13 @@ from cronsim import CronSim, CronSimError
 _FIELDS = "minute hour day-of-month month day-of-week, such as '0 3 * * 0' (Sundays at 03:00)"
 # More than a year of a daily tick, so that both days on which the clocks change are among them.
 _CHECKED_TICKS = 400
-"""Number of future ticks (moments at which a schedule is due) whose distances are checked when a cron expression is
-validated.
+"""Number of future ticks (moments at which a schedule is due) between which the time is checked when a cron
+expression is validated.
 """
 _LAST_YEAR = 9998
-"""Last year whose ticks can be converted to UTC from every time zone (Python's dates end with the year 9999)."""
+"""Last year whose ticks (moments at which a schedule is due) can be converted to UTC from every time zone. Python's
+dates end with the year 9999.
+"""
 
 
 def check_expression(expression: str, zone: str, now: datetime, least_gap_s: float) -> None:

@@ -58,7 +58,9 @@ def knob_importance(context: Context, study_id: str) -> Importance:
 
 
 def importance_of(points: Sequence[TrialPoint], tables: Sequence[Flat]) -> Importance:
-    """Importance of each parameter for speed among feasible trials, given as flat tables."""
+    """Importance of each parameter for speed among the feasible trials; each trial is given as a flat table of its
+    parameters.
+    """
     rows = [(tuple(table.items()), point.tokens_per_s_per_gpu) for point, table in zip(points, tables, strict=True)]
     return importance.importance(
         tuple((knobs, speed) for knobs, speed in rows[-_MAX_TRIALS_FOR_IMPORTANCE:] if speed is not None)

@@ -50,7 +50,9 @@ class DeliveryRules:
     look_ups: DnsResolver
     allow_private: bool
     tls: ssl.SSLContext
-    """TLS context with the certificates that are trusted when connecting to receivers."""
+    """TLS context with the certificate authorities that are trusted when the service connects to a webhook's
+    receiver.
+    """
 
 
 def delivery_rules(context: Context) -> DeliveryRules:

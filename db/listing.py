@@ -26,8 +26,8 @@ def cut_to_page(query: Select[Any], key: SQLColumnExpression[Any], tie: Any, pag
 def page_with_total(
     session: Session, query: Select[Any], key: SQLColumnExpression[Any], tie: Any, page: Page
 ) -> tuple[list[Any], int]:
-    """Return the first column of a page's rows, and the total number of rows on all pages, in one query (for queries
-    with few columns)."""
+    """Return the first column of a page's rows, and the number of rows on all pages together, in one query. Meant for
+    queries with few columns."""
     rows = session.execute(cut_to_page(query.add_columns(func.count().over()), key, tie, page)).all()
     if rows:
         return [row[0] for row in rows], rows[0][-1]

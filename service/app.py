@@ -138,7 +138,9 @@ def create_app(
 
 
 def _lifespan(migrate: bool) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
-    """Start the background loops with the application's present context, and stop them when the application ends."""
+    """Start the background loops with the context that the application has now, and stop them when the application
+    ends.
+    """
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:

@@ -97,16 +97,17 @@ def gpu_seconds_of_validation_runs(session: Session, study_id: str) -> float:
 
 
 def most_expensive_attempt(session: Session, study_ids: Iterable[str]) -> float | None:
-    """Return the GPU-seconds of the most expensive ended attempt of the given studies. Runs of considered recipes
-    (numerical formats and optimizers) are left out, because no retune (repeated measurement of a recommendation) runs
-    them, and their hundreds of steps cost more than any other run."""
+    """Return the GPU-seconds of the most expensive ended attempt of the given studies. Runs that compare considered
+    recipes (numerical formats and optimizers) are left out: a repeated measurement has no such runs, and their
+    hundreds of steps cost more than any other run."""
     query = select(func.max(AttemptRow.gpu_seconds)).join(RunRow, RunRow.id == AttemptRow.run_id)
     is_repeated = RunRow.study_id.in_(list(study_ids)), RunRow.purpose != RunPurpose.RECIPE
     return session.scalars(query.where(*is_repeated)).one()
 
 
 def tested_study(session: Session, study_id: str) -> str | None:
-    """Return the study whose result a retune's study tests."""
+    """Return the study that found the result which a study of a retune (repeated measurement of a recommendation)
+    tests."""
     query = select(RetuneRow).where(
         or_(RetuneRow.challenge_study_id == study_id, RetuneRow.search_study_id == study_id)
     )
@@ -121,8 +122,8 @@ def incumbent_study(session: Session, project_id: str, target_key: str) -> str |
 
 
 def last_retune_cost(session: Session, project_id: str, target_key: str) -> float | None:
-    """Return the GPU-seconds of a tuning target's last retune (repeated measurement of a recommendation) that
-    measured anything."""
+    """Return the GPU-seconds of the last retune (repeated measurement of a recommendation) of a tuning target (model,
+    workload, cluster) that measured anything."""
     query = (
         select(RetuneRow.gpu_seconds)
         .where(
@@ -160,7 +161,8 @@ class AttemptCosts:
     """Month in UTC in which the attempts ended, such as `2026-01`."""
     study_purpose: StudyPurpose
     system_kind: str | None
-    """Kind of the service's own studies (`SystemStudyKind`); None for users' studies."""
+    """Kind of study in which the attempts were made, if the service started the study itself (`SystemStudyKind`);
+    None for users' studies."""
     run_purpose: RunPurpose
     attempts: int
     gpu_seconds: float

@@ -22,7 +22,7 @@ class ProjectRow(Row):
     quotas: Mapped[Quotas] = mapped_column(Stored(Quotas))
     requires_approval: Mapped[bool] = mapped_column(default=False)
     retuning: Mapped[RetunePolicy | None] = mapped_column(Stored(RetunePolicy))
-    """Retuning policy of the project; None: the defaults."""
+    """Policy of the project for measuring recommendations again; None if the project has the default policy."""
     created_at: Mapped[datetime]
 
 
@@ -37,7 +37,8 @@ class ApiKeyRow(Row):
     secret_sha256: Mapped[str] = mapped_column(String(64), unique=True)
     name: Mapped[str] = mapped_column(String(100))
     holder_id: Mapped[str] = mapped_column(String(32), index=True)
-    """Id of the first key in a chain of rotated keys: the same holder, regardless of the secret used."""
+    """Id of the first key in a chain of keys that replaced each other. It stands for the key's holder, whichever of
+    these keys is used."""
     project_id: Mapped[str | None] = mapped_column(ForeignKey("projects.id"), index=True)
     """Project that the key is limited to; None means all projects."""
     scopes: Mapped[tuple[Scope, ...]] = mapped_column(Stored(tuple[Scope, ...]))
@@ -50,7 +51,8 @@ class ApiKeyRow(Row):
 
 
 class PageSessionRow(Row):
-    """Table row of a browser session that logged in with a key. Its token is stored as a hash, as keys are."""
+    """Table row of a browser session, which began by logging in with a key. The session's token is stored as a hash
+    only, like the secrets of keys."""
 
     __tablename__ = "page_sessions"
 
@@ -63,7 +65,8 @@ class PageSessionRow(Row):
 
 
 class IdempotentRow(Row):
-    """Table row of the response to a POST with an idempotency key, written in the transaction of the change."""
+    """Table row of the response to a POST request with an idempotency key, written in the same transaction as the
+    change that the request makes."""
 
     __tablename__ = "idempotent_requests"
 

@@ -26,7 +26,7 @@ KEY_LIFETIME = timedelta(days=1)
 """Time after which an Idempotency-Key is forgotten and may be used for another request."""
 
 _EVERY_PROJECT = "*"
-"""Scope of stored responses for senders that see every project; no project can have this name."""
+"""Name under which responses are stored for senders that see every project; no project can have this name."""
 
 Answer = TypeVar("Answer", bound=BaseModel)
 
@@ -41,8 +41,8 @@ class Replayed(Exception):
 
 @dataclass(frozen=True)
 class IdempotencyKey:
-    """Identity of a POST request: requests with the same Idempotency-Key take effect only once, requests without a key
-    every time.
+    """Identity of a POST request. Requests with the same Idempotency-Key take effect only once; a request without a
+    key takes effect every time.
     """
 
     scope: str = ""
@@ -68,8 +68,8 @@ class IdempotencyKey:
             assert self.key is None or idempotency.is_answered(session, self.scope, self.key), "answer() was not called"
 
     def answer(self, session: Session, value: Answer, status: int = 200, stored: Answer | None = None) -> Answer:
-        """Store the response of a POST request and return it. Repetitions get `stored` instead if the response contains
-        a secret.
+        """Store the response of a POST request and return it. If the response contains a secret, `stored` is stored
+        in its place, and repetitions of the request get that.
         """
         if self.key is not None:
             text = (stored or value).model_dump_json()
@@ -140,7 +140,9 @@ IdempotencyDep = Annotated[IdempotencyKey, Depends(_read_key)]
 
 
 def _canonical_body(body: bytes) -> str:
-    """Request body as text with JSON keys in a fixed order, so that their order makes no difference in comparisons."""
+    """Request body as text with its JSON keys in a fixed order, so that two bodies that differ only in the order of
+    keys are equal.
+    """
     try:
         return json.dumps(json.loads(body), sort_keys=True)
     except (ValueError, RecursionError):

@@ -88,8 +88,8 @@ def _reject_constant(name: str) -> None:
 
 
 def _preset_remedy(source: HubSource) -> str:
-    """First words of an error's remedy, which suggest the built-in preset of the same model; empty if there is no
-    preset.
+    """First words of the remedy in an error about a model. They suggest the built-in preset of the same model; empty
+    if there is none.
     """
     preset = preset_of(source.id)
     return f"use the preset {preset}, " if preset else ""

@@ -28,8 +28,8 @@ from shardtune.service.workers.registry import has_worker_for, understands, with
 from shardtune.tuner.verdict import short_steps
 
 _MOST_RACES = 16
-"""Maximum number of attempts to plan a run while other processes change the study; then the worker requests work
-again."""
+"""Maximum number of attempts to plan a run while other processes keep changing the study. After that, the worker has
+to request work again."""
 
 
 def lease_run(
@@ -37,8 +37,8 @@ def lease_run(
 ) -> Granted | NoRun | StudyBusy | HostBusy:
     """Lease a worker a run of one study: a waiting run if there is one, else a new run.
 
-    `open_study`: the study, as the caller has just read it. Returns `StudyBusy` if another process is still planning
-    the study's next run after `patience_s`.
+    `open_study` is the study as the caller has just read it. Returns `StudyBusy` if another process has not finished
+    planning the study's next run within `patience_s` seconds.
     """
     # A waiting run needs no plan, so it is taken without the ask lock, which another process may hold for the seconds
     # that sampling takes.
@@ -98,8 +98,8 @@ def _plan_and_lease(
 def _apply_and_lease(
     context: Context, open_study: OpenStudy, asking: WorkRequest, snapshot: StudySnapshot, step: Step
 ) -> Granted | NoRun | HostBusy | None:
-    """Apply the planned step to a study, and lease the run that waits afterwards. None: the study has changed since, so
-    the step must be planned again.
+    """Apply the planned step to a study, and lease the run that waits afterwards. None if the study has changed since
+    the planning, so that the step must be planned again.
     """
     with context.db.write() as session:
         study = _lock_study(context, session, open_study)
@@ -149,10 +149,11 @@ def _choose_short_steps(study: StudyRow, snapshot: StudySnapshot, step: Step, as
 
 
 def _read_snapshot(context: Context, open_study: OpenStudy, is_first: bool) -> StudySnapshot | None:
-    """Read a study's snapshot (trials and runs at one version) and the predictor's calibrations.
+    """Read a study's snapshot (trials and runs at one version) and the predictor's calibrations. None if the study's
+    retuning budget of the day is used up.
 
-    None: the study's retuning budget of the day is used up. `is_first`: the study was listed just now, so a snapshot
-    cached at the listed version is used without reading it again.
+    `is_first`: the study was listed just now, so a snapshot cached at the listed version is used without reading the
+    study again.
     """
     study = open_study.study
     with context.db.read() as session:
@@ -213,7 +214,7 @@ def _has_worker_for(context: Context, session: Session, study_id: str, purpose: 
 
 
 def _with_workers(snapshot: StudySnapshot, purpose: RunPurpose, *, is_able: bool) -> StudySnapshot:
-    """Copy of a study's snapshot in which is recorded whether a live worker supports runs of a purpose."""
+    """Copy of a study's snapshot that says whether a live worker supports the runs which older workers do not know."""
     if purpose == RunPurpose.RECIPE:
         return replace(snapshot, has_recipe_worker=is_able)
     if purpose == RunPurpose.REHEARSAL:

@@ -28,7 +28,9 @@ from shardtune.tuner.verdict import parity, ranking, resume_check, run_length
 
 
 def parity_groups_so_far(history: Sequence[Observation], spec: StudySpec) -> parity.ParityGroups:
-    """Group the trials by parity (equal losses), as far as this is known while the search runs."""
+    """Group the trials of a study by parity (equal losses) while the search still runs, as far as this is possible
+    then.
+    """
     is_single = len(spec.space.backends) == 1
     workload = spec.workload
     return parity.group_by_parity(history, workload.precision, is_single, workload.optimizer, workload.float8)
@@ -55,8 +57,8 @@ def validation_failure(
 
 
 def plan_next_step(snapshot: StudySnapshot, planner_cache: PlannerCache, now: datetime, may_ask: bool) -> Step:
-    """Plan the next step of a study. With `may_ask` False, plan only steps that need no worker: a study that would need
-    the sampler's next suggestion waits.
+    """Plan the next step of a study. With `may_ask` False, plan only steps that need no worker: if the sampler would
+    have to suggest a configuration, the study waits.
     """
     if snapshot.state is not StudyState.RUNNING or snapshot.model_summary is None:
         return Wait()

@@ -12,7 +12,7 @@ log = logging.getLogger(__name__)
 
 # Machines that NTP keeps in step differ by less.
 _TOLERANCE_S = 1.0
-"""Tolerated difference in seconds between this machine's clock and the database's."""
+"""Tolerated difference in seconds between the clock of this machine and the clock of the database."""
 
 
 async def keep_reading(context: Context) -> None:

@@ -74,7 +74,7 @@ def parse_target(
 
 
 def _parse_short_cluster(text: str) -> Cluster | None:
-    """Parse a cluster in its short form, such as `8xh100`. None: the text is JSON."""
+    """Parse a cluster in its short form, such as `8xh100`; None if the text is JSON."""
     if text.lstrip()[:1] in ("{", '"', "["):
         return None
     try:

@@ -140,7 +140,9 @@ def pause(
 
 
 def run_now(context: Context, schedule_id: str, idempotency: IdempotencyKey = NO_KEY) -> Schedule:
-    """Retune the targets of a schedule now, whatever its trigger is, even while the schedule is paused."""
+    """Measure the recommendations that a schedule selects again now, whatever the schedule's trigger is, even while
+    it is paused.
+    """
     with idempotency.write(context) as session:
         row = _lock(context, session, schedule_id, None)
         ticks.add_manual_tick(context, session, row)

@@ -68,8 +68,8 @@ def write_study(study: Study, trials: Sequence[Trial], storage: str, name: str |
 
 
 def _write(backend: optuna.storages.RDBStorage, name: str, study: Study, ended: Sequence[Trial]) -> tuple[int, int]:
-    """Write ended trials into an Optuna storage that no other program writes to meanwhile; returns how many were added
-    and how many were there already.
+    """Write ended trials into an Optuna storage, while no other program writes to it. Returns how many trials were
+    added and how many it already contained.
     """
     stored = _stored_study(backend, name, study.study_id)
     wanted = _by_number(_optuna_trials(ended))
@@ -158,7 +158,7 @@ def _by_number(trials: Sequence[FrozenTrial]) -> dict[int, FrozenTrial]:
 
 
 def _content(trial: FrozenTrial) -> tuple[object, ...]:
-    """Return the content of a stored trial that must be equal when the same trial is written again."""
+    """Return the part of a stored trial that must be the same when the trial is written again."""
     choices = {
         name: space.choices for name, space in trial.distributions.items() if isinstance(space, CategoricalDistribution)
     }
@@ -210,7 +210,7 @@ def _rejections(storage: str) -> Iterator[sqlalchemy.URL]:
 
 
 def _reason(error: BaseException) -> str:
-    """Return the database's own error message, on one line; Optuna replaces it by a guess."""
+    """Return the error message of the database itself, on one line, because Optuna replaces it by a guess of its own."""
     inner = error.__cause__ if isinstance(error, optuna.exceptions.StorageInternalError) else error
     words = inner.orig if isinstance(inner, sqlalchemy.exc.DBAPIError) else inner
     return str(words).strip().partition("\n")[0]

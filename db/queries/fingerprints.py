@@ -18,8 +18,8 @@ from shardtune.db.tables.studies import StudyRow
 from shardtune.db.tables.workers import WorkerRow
 
 MOST_PERIODS = 50
-"""Maximum number of stored periods per worker. A machine changes a few times a year; a worker that invents changes must
-not fill the database."""
+"""Maximum number of stored periods of one worker, in each of which its fingerprint (hardware and software versions)
+stayed the same. A machine changes a few times a year; a worker that invents changes must not fill the database."""
 
 
 @dataclass(frozen=True)
@@ -66,8 +66,8 @@ def put(session: Session, fingerprint: Fingerprint, now: datetime) -> str:
 
 
 def note_period(session: Session, worker_id: str, key: str, now: datetime) -> None:
-    """Begin a new period if a worker registers with a different fingerprint (hardware and software versions); delete
-    its oldest periods beyond `MOST_PERIODS`. The caller must have locked the worker."""
+    """Begin a new period if a worker registers with another fingerprint (hardware and software versions) than before,
+    and delete the worker's oldest periods beyond `MOST_PERIODS`. The caller must have locked the worker."""
     before = present_period(session, worker_id)
     if before is not None and before.fingerprint_key == key:
         return
@@ -95,8 +95,8 @@ def present_period(session: Session, worker_id: str) -> FingerprintPeriodRow | N
 
 
 def fleet(session: Session, seen_since: datetime) -> Sequence[FingerprintPeriodRow]:
-    """Return the current fingerprint periods of workers with requests since a given moment, with worker and
-    fingerprint (hardware and software versions)."""
+    """Return the current fingerprint period of each worker that sent a request since a given moment, with the worker
+    and its fingerprint (hardware and software versions)."""
     query = select(FingerprintPeriodRow).join(FingerprintPeriodRow.worker)
     query = query.where(FingerprintPeriodRow.until.is_(None), WorkerRow.seen_at >= seen_since)
     query = query.where(WorkerRow.forgotten_at.is_(None))
@@ -104,7 +104,8 @@ def fleet(session: Session, seen_since: datetime) -> Sequence[FingerprintPeriodR
 
 
 def fleet_state(session: Session, seen_since: datetime, live_since: datetime) -> tuple[object, ...]:
-    """Return a value that stays equal while neither workers nor recommendations change; cheap compared to reading both."""
+    """Return a value that stays the same as long as neither the workers nor the recommendations change. It is cheaper
+    than reading both."""
     fleet_query = select(
         FingerprintPeriodRow.id, WorkerRow.registered_at, WorkerRow.is_draining, WorkerRow.seen_at >= live_since
     ).join(FingerprintPeriodRow.worker)
@@ -152,8 +153,8 @@ def page(
 
 
 def holders(session: Session, keys: Collection[str], project_id: str | None) -> dict[str, list[FingerprintPeriodRow]]:
-    """Return the periods of the given fingerprints (hardware and software versions) by key, newest first, for workers
-    that serve a project (None means any project)."""
+    """Return the periods in which workers had the given fingerprints (hardware and software versions), by the
+    fingerprints' keys, newest first. Only workers that serve a project count (None means any project)."""
     query = (
         select(FingerprintPeriodRow)
         .join(FingerprintPeriodRow.worker)
@@ -205,7 +206,7 @@ def target_freshness(session: Session) -> Sequence[TargetFreshness]:
 
 
 def values(session: Session, keys: Collection[str]) -> dict[str, Fingerprint]:
-    """Return the given fingerprints (hardware and software versions) by key."""
+    """Return the fingerprints (hardware and software versions) with the given keys, by key."""
     query = select(FingerprintRow.key, FingerprintRow.value).where(FingerprintRow.key.in_(keys))
     return {row.key: row.value for row in session.execute(query)}
 

@@ -20,7 +20,7 @@ from shardtune.db.tables.workers import WorkerRow
 
 @dataclass(frozen=True)
 class Gauges:
-    """Gauges computed from the database at one moment."""
+    """Figures for Prometheus (gauges) that were computed from the database at one moment."""
 
     live_workers: int
     runs: dict[TrialState, int]
@@ -33,7 +33,7 @@ class Gauges:
     studies: dict[StudyState, int]
     """Number of studies by state; only states that occur."""
     needed: Counter[tuple[Cluster, StudyState]]
-    """Number of studies that are running or wait for a worker, by cluster and state."""
+    """Number of studies that are running or wait for a worker, for each cluster and state."""
 
 
 def read(session: Session, live_since: datetime) -> Gauges:

@@ -92,7 +92,7 @@ def page(
 
 
 def newest_summary_ids(session: Session, project_id: str | None, limit: int) -> Sequence[str]:
-    """Return ids of the newest studies that have a model summary, of a project or of all (None)."""
+    """Return the ids of the newest studies that have a model summary, of one project or (None) of all."""
     query = select(StudyRow.id).where(StudyRow.deleted_at.is_(None), StudyRow.model_summary.is_not(None))
     if project_id is not None:
         query = query.where(StudyRow.project_id == project_id)
@@ -128,13 +128,13 @@ def summarised(session: Session, study_ids: Sequence[str]) -> Sequence[Summarise
 
 @dataclass(frozen=True)
 class OpenStudy:
-    """Study with work to do, as read when a worker requests a run: a running study, or an ended one with a profiled run
-    to do."""
+    """Study with work to do, as read when a worker requests a run: a running study, or an ended study that still has
+    a run under the profiler to do."""
 
     study: StudyRow
     """Study row without its large columns."""
     open_states: frozenset[TrialState]
-    """States that occur among the study's waiting and running runs."""
+    """States that the study's unfinished runs are in: waiting, running, both or neither."""
 
     @property
     def is_background(self) -> bool:
@@ -149,8 +149,8 @@ class OpenStudy:
 
 
 def studies_with_work(session: Session, study_id: str | None = None) -> list[OpenStudy]:
-    """Return studies with work to do and their projects, oldest first, which is the order of assignment; or only the
-    given study."""
+    """Return the studies with work to do and their projects, oldest first, which is the order in which they get
+    workers. If a study is given, only this one is read."""
     rows = session.execute(_OPEN) if study_id is None else session.execute(_ONE_OPEN, {"study_id": study_id})
     return [
         OpenStudy(
@@ -161,7 +161,7 @@ def studies_with_work(session: Session, study_id: str | None = None) -> list[Ope
 
 
 def _with_small_columns(query: Select[StudyRow]) -> Select[StudyRow]:
-    """Make a query load only small columns; large columns are loaded on access."""
+    """Make a query for studies load only small columns; large columns are loaded when they are first read."""
     few = (StudyRow.version, StudyRow.phase, StudyRow.cluster, StudyRow.fingerprint_key, StudyRow.project_id)
     query = query.options(load_only(*few, StudyRow.purpose, StudyRow.system_study))
     return query.order_by(StudyRow.created_at, StudyRow.id)
@@ -177,7 +177,7 @@ _OPEN = (
     )
     .options(joinedload(StudyRow.project))
 )
-"""SQL statement that every request for a run uses, compiled once."""
+"""SQL statement for the studies that have work, compiled once because every request for a run uses it."""
 _ONE_OPEN = _OPEN.where(StudyRow.id == bindparam("study_id"))
 
 
@@ -204,7 +204,7 @@ def running(session: Session) -> Sequence[StudyRow]:
 
 
 def read_specs(session: Session, rows: Sequence[StudyRow]) -> None:
-    """Return the specifications of the given studies, in one query."""
+    """Return the requests (specs) of the studies with the given ids, in one query."""
     ids = [row.id for row in rows]
     if ids:
         session.scalars(select(StudyRow).where(StudyRow.id.in_(ids)).options(load_only(StudyRow.spec))).all()
@@ -216,12 +216,12 @@ def with_running_runs(session: Session) -> set[str]:
 
 
 def running_versions(session: Session) -> dict[str, int]:
-    """Return the version of each study with work to do: while no version changes, no new work exists."""
+    """Return the version number of each study with work to do. As long as no version changes, there is no new work."""
     return {row.id: row.version for row in session.connection().execute(_VERSIONS)}
 
 
 def trial_counts(session: Session, study_ids: Sequence[str]) -> dict[str, dict[str, int]]:
-    """Return the number of trials by state, for each given study that has trials."""
+    """Return the number of trials in each state, for each of the given studies that has trials."""
     counts: dict[str, dict[str, int]] = {}
     for study_id, state, count in session.execute(_TRIALS, {"study_ids": list(study_ids)}):
         counts.setdefault(study_id, {})[state.value] = count
@@ -229,7 +229,7 @@ def trial_counts(session: Session, study_ids: Sequence[str]) -> dict[str, dict[s
 
 
 def rejection_counts(session: Session, study_ids: Sequence[str]) -> dict[str, int]:
-    """Return the number of configurations rejected by the memory gate (predicted not to fit), for each given study that
-    has any."""
+    """Return the number of configurations that the memory gate rejected (predicted not to fit), for each of the given
+    studies that has any."""
     counts = session.execute(_REJECTED, {"study_ids": list(study_ids)})
     return {study_id: int(count) for study_id, count in counts}

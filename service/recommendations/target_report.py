@@ -21,16 +21,16 @@ from shardtune.tuner.projection.confirmation import confirmed, replaces, with_co
 log = logging.getLogger(__name__)
 
 _CANNOT_RUN = (FailureKind.OOM, FailureKind.OVER_LIMIT, FailureKind.ILLEGAL)
-"""Kinds of failures that prove that a configuration cannot run on the target; failures of other kinds may not happen
-again.
+"""Kinds of failures that prove that a configuration cannot run on the target (a larger cluster). Failures of other
+kinds may not happen again.
 """
 
 
 def report_confirmation(session: Session, study: StudyRow, result: StudyResult, now: datetime) -> None:
-    """Store what a study measured on a target cluster in the projection that it tests. Called once the study's result
-    needs no approval.
+    """Store what a study measured on a target cluster in the other study whose projection (prediction for that
+    cluster) it tests. Call it once the study's result needs no approval.
 
-    Retunes and canaries report nothing: they have a copy of the study's request, but repeat other configurations.
+    Retunes and canaries report nothing: they have a copy of a study's request, but run other configurations.
     """
     original = _named_study(session, study)
     if original is None:
@@ -55,7 +55,7 @@ def report_confirmation(session: Session, study: StudyRow, result: StudyResult, 
 
 
 def take_back_confirmation(session: Session, study: StudyRow, now: datetime) -> None:
-    """Undo what a study has changed in the projection that it tested (the projection of another study)."""
+    """Undo what a study has changed in the projection that it tested. The projection belongs to another study."""
     original = _named_study(session, study)
     projection = None if original is None or original.result is None else original.result.projection
     if original is None or original.result is None or projection is None or projection.confirmation is None:
@@ -67,8 +67,8 @@ def take_back_confirmation(session: Session, study: StudyRow, now: datetime) -> 
 
 
 def keep_confirmation(earlier: StudyResult | None, result: StudyResult) -> StudyResult:
-    """Return the new result of an extended study; if its projection has the same two first choices as before, what was
-    measured of them on the target is kept.
+    """Return the new result of an extended study. Its projection (prediction for a larger cluster) keeps what was
+    measured on that cluster, if its first two choices are the same as before.
     """
     if earlier is None or earlier.projection is None or result.projection is None:
         return result
@@ -78,8 +78,8 @@ def keep_confirmation(earlier: StudyResult | None, result: StudyResult) -> Study
 def _replace_projection(
     session: Session, original: StudyRow, projection: StudyProjection, there: StudyRow, now: datetime
 ) -> None:
-    """Store a projection that contains the results of the study `there` on the target; notify webhooks if the
-    recommended configuration or the verdict has changed.
+    """Store a projection that contains the results of `there`, a study on the target cluster. Webhooks are notified
+    if the recommended configuration or the verdict has changed.
     """
     assert original.result is not None and original.result.projection is not None
     before = original.result.projection

@@ -57,7 +57,7 @@ def raw_trace(context: Context, study_id: str, number: int, rank: int) -> stored
     """Raw trace of a rank from the trial's last run under the profiler; `trace_download` reads its bytes.
 
     Raises:
-        NotFound: no such study or trial, no diagnosis was requested, or the trace is not stored (any more).
+        NotFound: no such study or trial, no diagnosis was requested, or the trace is not stored, or no longer stored.
     """
     with context.db.read() as session:
         get_study(context, session, study_id)

@@ -18,8 +18,8 @@ _OF_COMPARISONS = (RunPurpose.VALIDATION, RunPurpose.RECIPE)
 
 
 def study_view(row: StudyRow, trials: Mapping[str, int], rejected: int) -> Study:
-    """Convert a study's row into the API's model; the caller passes the counts, which are queried for many studies at
-    once.
+    """Convert a study's row into the API's model. The caller passes the numbers of trials and rejections, which it
+    queries for many studies at once.
     """
     return Study(
         study_id=row.id,
@@ -86,7 +86,7 @@ def trial_view(row: TrialRow) -> Trial:
 
 
 def _prediction_ratios(predicted: TrialPrediction | None, measured: Measurement | None) -> dict[str, float]:
-    """Ratios of predicted to measured memory and speed of a trial, where both values are known."""
+    """Predicted memory and speed of a trial, each divided by the measured value, as far as both values are known."""
     if predicted is None or measured is None:
         return {}
     ratios: dict[str, float] = {}

@@ -11,7 +11,7 @@ from sqlalchemy import URL
 from shardtune.db.session import parse_url
 
 _SECRET_PARAMETERS = ("password", "sslpassword")
-"""Parameters of libpq's URLs that hold secrets."""
+"""Names of those parameters in libpq's URLs that hold secrets."""
 
 
 def backup(url: str, out: Path) -> int:
@@ -61,7 +61,7 @@ def _dump_postgres(url: URL, out: Path) -> None:
 
 
 def postgres_program(name: str) -> str:
-    """Return the path of one of PostgreSQL's client programs.
+    """Return the path at which one of PostgreSQL's client programs, such as pg_dump, is installed.
 
     Raises:
         ValueError: the program is not installed.

@@ -39,7 +39,8 @@ def lock_host(session: Session, host_id: str) -> None:
 
 
 def co_tenants(session: Session, worker: WorkerRow) -> Sequence[CoTenant]:
-    """Return the other workers of a host that execute a run or wait for one. The caller must have locked the host."""
+    """Return the other workers of a host that execute a run now or wait to execute one. The caller must have locked
+    the host."""
     query = (
         select(WorkerRow.offer, WorkerRow.seen_at, WorkerRow.host_wait, RunRow.purpose, StudyRow.system_study)
         .outerjoin(RunRow, and_(RunRow.worker_id == WorkerRow.id, RunRow.state == TrialState.RUNNING))

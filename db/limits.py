@@ -33,7 +33,7 @@ class DatabaseLimits:
     connections: int = 15
     """Maximum number of open connections."""
     lock_s: float = MOST_LOCK_S
-    """Maximum seconds of waiting for a row lock, or for a free connection; at most `MOST_LOCK_S`."""
+    """Maximum seconds of waiting for a row lock, or for a free connection of the pool; at most `MOST_LOCK_S`."""
     statement_s: float = 10.0
     """Maximum seconds of one statement, including waits for row locks."""
     idle_s: float = 10.0
@@ -120,8 +120,9 @@ class _BoundedConnection(psycopg.Connection[Any]):
 
 
 class _PlainCursor(psycopg.Cursor[Any]):
-    """Cursor whose description has only column names and types. SQLAlchemy requests a description after each statement,
-    mostly to check whether there is one; psycopg's own also looks up type names, a twentieth of the cost of a request.
+    """Cursor whose description has only column names and types. SQLAlchemy reads a description after each statement,
+    mostly to check whether there is one. psycopg's own description also looks up type names, which takes a twentieth
+    of a request.
     """
 
     @property

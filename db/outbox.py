@@ -23,7 +23,7 @@ from shardtune.db.tables.trials import AttemptRow, RunRow, TrialRow
 from shardtune.db.tables.webhooks import WebhookRow
 
 CLOCK = "tells the time of events"
-"""Key of a session's `info` entry with the function that returns the present time."""
+"""Key of the entry in a session's `info` that holds a function; the function returns the present time."""
 _UNWRITTEN = "events that the flush is to write"
 _WRITTEN = insert(EventRow.metadata.tables[EventRow.__tablename__]).inline()
 """SQL statement that inserts events. Adding them as rows of the session would also query their ids, which costs more

@@ -33,7 +33,7 @@ class Restored:
     """Names of API keys that were revoked after the backup was made. The backup holds them as valid; the restore
     revoked them again."""
     valid_keys: tuple[str, ...]
-    """Names of API keys that are valid in the restored database."""
+    """Names of the API keys that are valid after the restore."""
 
 
 def restore(url: str, source: Path, former: Path) -> Restored:
@@ -93,7 +93,7 @@ def _is_damaged(database: Path) -> bool:
 
 
 def _readable_revocations(url: str) -> dict[str, datetime]:
-    """Return the revoked keys of a damaged SQLite file, as far as it can be read."""
+    """Return the API keys that a damaged SQLite file says are revoked, as far as it can be read."""
     engine = make_engine(url)
     try:
         return _revoked_keys(engine)
@@ -218,7 +218,7 @@ def _count_other_connections(engine: Engine) -> int:
 
 
 def _load_postgres(url: URL, sql: bytes) -> None:
-    """Replace the database's schema by a dump, in one transaction."""
+    """Replace everything in the database's schema by the contents of a dump, in one transaction."""
     options: Sequence[str] = ("--single-transaction", "--set=ON_ERROR_STOP=1", "--quiet", "--no-psqlrc")
     command = [postgres_program("psql"), *options, *connection_arguments(url)]
     done = subprocess.run(

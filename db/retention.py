@@ -74,7 +74,8 @@ def delete_traces(session: Session, before: datetime) -> int:
 
 
 def delete_workers(session: Session, before: datetime) -> int:
-    """Delete workers without contact since a given moment that never ran anything, with their fingerprint periods."""
+    """Delete workers that never ran anything and sent no request since a given moment, with the record of their
+    fingerprints."""
     old = select(WorkerRow.id).where(
         WorkerRow.seen_at < before,
         *(~exists().where(row.worker_id == WorkerRow.id) for row in (RunRow, AttemptRow, CanaryRow)),

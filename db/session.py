@@ -244,8 +244,8 @@ def migration_config(url: str) -> Iterator[Config]:
 
 
 def upgrade(url: str) -> None:
-    """Upgrade the database to the newest schema revision; no effect if the database has that revision, or a later
-    usable one.
+    """Upgrade the database to the newest schema revision. Nothing happens if it has that revision already, or a later
+    one that this code can use.
 
     Raises:
         DatabaseNotMigrated: no upgrade leads from the database's revision to this code's.

@@ -41,11 +41,12 @@ class RequestParser(h11.Connection):
         return self.our_state is h11.IDLE and self.their_state is h11.IDLE and not self.trailing_data[0]
 
     def send(self, event: Any) -> Any:
-        """Convert a response event into bytes; adds `Connection: close` if the connection will close after the
+        """Convert a response event into bytes. Adds the header `Connection: close` if the connection closes after the
         response.
 
-        This is the case if the response begins before the end of a request body that is large or comes in chunks: the
-        rest of the body is not parsed. Without the header, the client might send its next request on this connection.
+        The connection closes if the response begins before the end of a request body that is large or comes in
+        chunks, because the rest of the body is then not parsed. Without the header, the client might send its next
+        request on this connection.
         """
         is_parsed = self.announced_bytes is not None and self.announced_bytes <= _PARSED_BYTES
         if isinstance(event, h11.Response) and self.their_state is h11.SEND_BODY and not is_parsed:

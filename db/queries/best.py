@@ -98,7 +98,7 @@ def _with_recommendation(*conditions: ColumnElement[bool]) -> Select[TuningTarge
 
 
 def recommendations_by_ids(session: Session, recommendation_ids: Sequence[str]) -> Sequence[RecommendationRow]:
-    """Return recommendations by the given ids."""
+    """Return the recommendations with the given ids."""
     if not recommendation_ids:
         return ()
     return session.scalars(select(RecommendationRow).where(RecommendationRow.id.in_(recommendation_ids))).all()

@@ -34,8 +34,8 @@ def open_canaries(session: Session) -> Sequence[CanaryRow]:
 
 
 def lock(session: Session, canary_id: str) -> CanaryRow:
-    """Return one canary (speed check of a recommended configuration), locked until the transaction ends and read
-    again."""
+    """Return one canary (speed check of a recommended configuration), locked until the transaction ends, as it is
+    stored now."""
     query = select(CanaryRow).where(CanaryRow.id == canary_id).with_for_update(key_share=True)
     return session.scalars(query.execution_options(populate_existing=True)).one()
 
@@ -62,7 +62,7 @@ def measured_canaries(
 def page(
     session: Session, project_id: str | None, target_key: str | None, after: tuple[datetime, str] | None, limit: int
 ) -> Sequence[CanaryRow]:
-    """Return a page of canaries (speed checks), newest first, starting behind `after`."""
+    """Return a page of canaries (speed checks of recommended configurations), newest first, starting behind `after`."""
     time, name = CanaryRow.created_at, CanaryRow.id
     query = select(CanaryRow).order_by(time.desc(), name.desc()).limit(limit).options(joinedload(CanaryRow.worker))
     if project_id is not None:

@@ -51,7 +51,7 @@ def spent_since(session: Session, project_id: str | None, moment: datetime) -> d
 
 
 def in_flight(session: Session, now: datetime) -> list[InFlight]:
-    """Return the runs of the service's own studies that workers currently execute."""
+    """Return the runs that workers execute now and that belong to studies which the service created itself."""
     query = (
         select(RunRow, StudyRow)
         .join(StudyRow, StudyRow.id == RunRow.study_id)
@@ -71,8 +71,8 @@ def in_flight(session: Session, now: datetime) -> list[InFlight]:
 
 
 def running_gpu_seconds(session: Session, project_id: str, now: datetime) -> float:
-    """Return the GPU-seconds that a project's running attempts have used so far. Time in which an attempt waited for a
-    quiet machine does not count, up to the limit of its study."""
+    """Return the GPU-seconds that a project's running attempts have used so far. The time in which an attempt waited
+    for a quiet machine does not count, as far as its study allows waiting."""
     query = (
         select(RunRow, StudyRow)
         .join(StudyRow, StudyRow.id == RunRow.study_id)
@@ -91,7 +91,7 @@ def running_gpu_seconds(session: Session, project_id: str, now: datetime) -> flo
 
 
 def gpu_seconds_of_validation_runs(session: Session, study_id: str) -> float:
-    """Return the GPU-seconds of all attempts at a study's validation runs."""
+    """Return the GPU-seconds of all attempts at a study's validation runs (those of its final comparison)."""
     # Asked for by the study: a list of its runs would be another statement for each length, none of them prepared.
     return session.scalars(_OF_VALIDATION_RUNS, {"of_study": study_id}).one() or 0.0
 
@@ -140,8 +140,8 @@ def last_retune_cost(session: Session, project_id: str, target_key: str) -> floa
 
 
 def study_cost(session: Session, study_id: str) -> tuple[float, bool]:
-    """Return the GPU-seconds of a study without the runs of considered recipes (other precisions and optimizers), and
-    whether the study was a search requested by a user."""
+    """Return the GPU-seconds of a study, without those of runs that compare recipes (precisions and optimizers). With
+    it comes whether the study was a search that a user requested."""
     row = session.execute(select(StudyRow.gpu_seconds, StudyRow.purpose).where(StudyRow.id == study_id)).one()
     of_recipes = (
         select(func.sum(AttemptRow.gpu_seconds))
@@ -154,7 +154,7 @@ def study_cost(session: Session, study_id: str) -> tuple[float, bool]:
 
 @dataclass(frozen=True)
 class AttemptCosts:
-    """Costs of the ended attempts of one project, month and kind."""
+    """Costs of the ended attempts at runs, for one project, month and kind of study."""
 
     project_id: str
     month: str

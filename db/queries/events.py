@@ -13,7 +13,7 @@ from shardtune.db.tables.studies import StudyRow
 
 @dataclass(frozen=True)
 class StreamEnd:
-    """Last event number of a study, and whether the study has ended."""
+    """Number of a study's last event, and whether the study has ended."""
 
     last_event: int
     has_ended: bool
@@ -22,7 +22,7 @@ class StreamEnd:
 
 
 def after(session: Session, study_id: str, number: int, limit: int) -> Sequence[EventRow]:
-    """Return a study's events after a given number, in order."""
+    """Return the events of a study whose number is above a given one, in order."""
     return session.scalars(
         select(EventRow)
         .where(EventRow.study_id == study_id, EventRow.number > number)

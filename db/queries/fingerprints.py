@@ -27,7 +27,7 @@ class FingerprintFilter:
     """Filter of fingerprints (hardware and software versions); a field that is None matches any value."""
 
     project_id: str | None = None
-    """Project that the fingerprint's workers serve."""
+    """Project that is served by the workers which had the fingerprint (hardware and software versions)."""
     worker: str | None = None
     """Name or id of a worker that had the fingerprint (hardware and software versions)."""
     current_only: bool = False
@@ -36,7 +36,8 @@ class FingerprintFilter:
 
 @dataclass(frozen=True)
 class TargetFreshness:
-    """Freshness of one tuning target's recommendation (whether hardware and software are unchanged)."""
+    """Whether the recommendation of one tuning target (model, workload, cluster) is fresh, that is, whether hardware
+    and software are unchanged since its measurement."""
 
     project_id: str
     target_key: str
@@ -87,7 +88,7 @@ def note_period(session: Session, worker_id: str, key: str, now: datetime) -> No
 
 
 def present_period(session: Session, worker_id: str) -> FingerprintPeriodRow | None:
-    """Return a worker's current fingerprint period."""
+    """Return the period in which a worker has its present fingerprint (hardware and software versions)."""
     query = select(FingerprintPeriodRow).where(
         FingerprintPeriodRow.worker_id == worker_id, FingerprintPeriodRow.until.is_(None)
     )
@@ -121,7 +122,8 @@ def fleet_state(session: Session, seen_since: datetime, live_since: datetime) ->
 
 
 def of_workers(session: Session, worker_ids: Collection[str]) -> dict[str, list[FingerprintPeriodRow]]:
-    """Return the fingerprint periods of the given workers by id, newest first."""
+    """Return the periods in which the given workers had each of their fingerprints (hardware and software versions),
+    newest first, by the worker's id."""
     query = select(FingerprintPeriodRow).where(FingerprintPeriodRow.worker_id.in_(worker_ids))
     query = query.order_by(FingerprintPeriodRow.id.desc())
     periods: dict[str, list[FingerprintPeriodRow]] = {}

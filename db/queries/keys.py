@@ -105,7 +105,7 @@ def running_studies(session: Session, project_id: str) -> int:
 
 
 def gpu_seconds_since(session: Session, project_id: str, moment: datetime) -> float:
-    """Return the GPU-seconds of a project's attempts that ended since a given moment."""
+    """Return the GPU-seconds that a project used in attempts at runs which ended since a given moment."""
     query = (
         select(func.coalesce(func.sum(AttemptRow.gpu_seconds), 0.0))
         .join(RunRow, RunRow.id == AttemptRow.run_id)

@@ -126,13 +126,13 @@ def get(session: Session, run_id: str) -> RunRow | None:
 
 
 def lock_with_study(session: Session, run_id: str) -> tuple[StudyRow, RunRow] | None:
-    """Return a run and its study, both locked until the transaction ends and read again."""
+    """Return a run and its study, both locked until the transaction ends, as they are stored now."""
     row = session.execute(_WITH_STUDY, {"run_id": run_id}).one_or_none()
     return (row[0], row[1]) if row is not None else None
 
 
 def worker_and_lease(session: Session, worker_session: str) -> tuple[WorkerRow, RunRow | None] | None:
-    """Return the worker of a session, with its current lease."""
+    """Return the worker to which a session belongs, with the lease that it has now."""
     row = session.execute(_WORKER_AND_HELD, {"worker_session": worker_session}).one_or_none()
     if row is None:
         return None
@@ -153,7 +153,7 @@ def open_runs(session: Session, study_id: str) -> Sequence[RunRow]:
 
 
 def open_states(session: Session, study_ids: Sequence[str]) -> dict[str, set[TrialState]]:
-    """Return for each study which of the states waiting and running its runs have; studies with neither are omitted."""
+    """Return, for each study, whether it has waiting runs, running runs or both; studies with neither are left out."""
     states: defaultdict[str, set[TrialState]] = defaultdict(set)
     for study_id, state in session.execute(_OPEN_STATES, {"study_ids": list(study_ids)}):
         states[study_id].add(state)
@@ -167,7 +167,7 @@ def count_attempts_by_end(session: Session, study_id: str, end: AttemptEnd) -> i
 
 
 def expired(session: Session, now: datetime) -> Sequence[RunRow]:
-    """Return the running runs whose lease has expired."""
+    """Return the runs in state `running` whose lease has expired."""
     return session.scalars(_EXPIRED, {"now": now}).all()
 
 
@@ -188,7 +188,7 @@ def runs_of_earlier_sessions(session: Session, worker: WorkerRow) -> Sequence[Ru
 
 
 def start(session: Session, run: RunRow, worker: WorkerRow, now: datetime, lease_until: datetime) -> None:
-    """Begin the next attempt at a run; the service changes the run's state."""
+    """Begin the next attempt at a run; the caller changes the run's state."""
     run.attempt += 1
     run.worker_id, run.worker_session, run.host_id = worker.id, worker.session, worker.host_id
     run.fingerprint_key, run.measured_for = worker.fingerprint_key, worker.project_id
@@ -238,7 +238,7 @@ def attempt_of(session: Session, run_id: str, attempt: int) -> AttemptRow | None
 
 
 def failures_of_attempts(session: Session, run_ids: Collection[str]) -> dict[tuple[str, int], Failure]:
-    """Return the failure of each failed attempt at some runs, by run id and number of the attempt."""
+    """Return the failures of attempts at some runs, by the run's id and the attempt's number."""
     query = select(AttemptRow.run_id, AttemptRow.attempt, AttemptRow.failure)
     rows = session.execute(query.where(AttemptRow.run_id.in_(run_ids), AttemptRow.failure.is_not(None)))
     return {(run_id, attempt): failure for run_id, attempt, failure in rows if failure is not None}

@@ -96,7 +96,7 @@ def by_ids(session: Session, ids: Sequence[str]) -> list[StudyRow]:
 
 
 def has_studies(session: Session, project_id: str | None) -> bool:
-    """Whether any study was ever created."""
+    """Whether a study was ever created in this database."""
     return session.scalar(select(StudyRow.id).where(*_of_project(project_id)).limit(1)) is not None
 
 
@@ -113,14 +113,14 @@ def devices(session: Session, project_id: str | None) -> list[str]:
 
 @dataclass(frozen=True)
 class RunCosts:
-    """Number and GPU-seconds of the complete runs that have the same purpose, either inside or outside of a final
-    comparison (paired runs that decide)."""
+    """Number and GPU-seconds of the complete runs of a study that have the same purpose and belong to the same final
+    comparison (paired runs that decide), or to none."""
 
     runs: int
     shortest: float
-    """Smallest GPU-seconds of an attempt that produced a run's result."""
+    """Smallest number of GPU-seconds that an attempt took which gave a run its result."""
     mean: float
-    """Mean GPU-seconds of a run, including repeated attempts."""
+    """Mean number of GPU-seconds of a run, attempts that were repeated included."""
 
 
 def run_costs(session: Session, study_ids: Sequence[str]) -> dict[str, dict[tuple[RunPurpose, int], RunCosts]]:

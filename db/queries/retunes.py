@@ -34,7 +34,8 @@ def get(session: Session, retune_id: str) -> RetuneRow | None:
 
 
 def lock(session: Session, retune_id: str) -> RetuneRow:
-    """Return one retune, locked until the transaction ends and read again."""
+    """Return one retune (repeated measurement of a recommendation), locked until the transaction ends, as it is
+    stored now."""
     query = select(RetuneRow).where(RetuneRow.id == retune_id).with_for_update(key_share=True)
     return session.scalars(query.execution_options(populate_existing=True)).one()
 
@@ -140,7 +141,8 @@ def claim(session: Session, row: RetuneRow, now: datetime, until: datetime, **va
 
 
 def spent(session: Session, row: RetuneRow) -> float:
-    """Return the GPU-seconds used by a retune's studies so far."""
+    """Return the GPU-seconds that the studies of a retune (repeated measurement of a recommendation) have used so
+    far."""
     names = [name for name in (row.challenge_study_id, row.search_study_id) if name is not None]
     query = select(func.coalesce(func.sum(StudyRow.gpu_seconds), 0.0)).where(StudyRow.id.in_(names))
     return session.scalars(query).one() or 0.0

@@ -18,7 +18,7 @@ def get(session: Session, schedule_id: str) -> ScheduleRow | None:
 
 
 def lock(session: Session, schedule_id: str) -> ScheduleRow | None:
-    """Return one schedule, locked until the transaction ends and read again."""
+    """Return one schedule, locked until the transaction ends, as it is stored now."""
     query = select(ScheduleRow).where(ScheduleRow.id == schedule_id).with_for_update(key_share=True)
     return session.scalars(query.execution_options(populate_existing=True)).one_or_none()
 
@@ -55,7 +55,7 @@ def with_cron(session: Session, trigger: Trigger) -> Sequence[ScheduleRow]:
 
 
 def due(session: Session, now: datetime) -> Sequence[ScheduleRow]:
-    """Return the schedules with a due tick that no replica has processed."""
+    """Return the schedules that have a tick (moment at which they run) that is due and that no replica has processed."""
     query = select(ScheduleRow).where(ScheduleRow.next_tick_at <= now, ScheduleRow.is_paused.is_(False))
     return session.scalars(query.order_by(ScheduleRow.next_tick_at)).all()
 
@@ -79,14 +79,14 @@ def advance(session: Session, schedule: ScheduleRow, next_tick_at: datetime | No
 
 
 def ticks(session: Session, schedule_id: str, after: int | None, limit: int) -> Sequence[ScheduleTickRow]:
-    """Return ticks of a schedule in order of processing, newest first, starting behind the row `after`."""
+    """Return ticks of a schedule (moments at which it was due), newest first, starting behind the row `after`."""
     query = select(ScheduleTickRow).where(ScheduleTickRow.schedule_id == schedule_id)
     query = query.order_by(ScheduleTickRow.id.desc()).limit(limit)
     return session.scalars(query if after is None else query.where(ScheduleTickRow.id < after)).all()
 
 
 def tick_at(session: Session, schedule_id: str, kind: TickKind, at: datetime) -> ScheduleTickRow | None:
-    """Return the tick of a schedule that was due at a given moment."""
+    """Return the tick of a schedule that was due at the given moment; it records what happened then."""
     return session.scalars(
         select(ScheduleTickRow).where(
             ScheduleTickRow.schedule_id == schedule_id, ScheduleTickRow.kind == kind, ScheduleTickRow.at == at
@@ -104,7 +104,8 @@ def queued_ticks(session: Session, schedule_id: str) -> Sequence[ScheduleTickRow
 
 
 def with_queued_ticks(session: Session) -> Sequence[str]:
-    """Return the ids of schedules that have waiting ticks and are not paused."""
+    """Return the ids of the schedules that are not paused and have ticks (moments at which they were due) that still
+    wait."""
     query = select(ScheduleTickRow.schedule_id).where(ScheduleTickRow.state == TickState.QUEUED).distinct()
     query = query.join(ScheduleRow, ScheduleRow.id == ScheduleTickRow.schedule_id)
     return session.scalars(query.where(ScheduleRow.is_paused.is_(False))).all()

@@ -29,7 +29,7 @@ def get(session: Session, study_id: str) -> StudyRow | None:
 
 
 def lock(session: Session, study_id: str) -> StudyRow:
-    """Return a study, locked until the transaction ends and read again."""
+    """Return a study, locked until the transaction ends, as it is stored now."""
     return session.scalars(_LOCKED, {"study_id": study_id}).one()
 
 
@@ -44,7 +44,7 @@ _WITH_WORK = union_all(
         StudyRow.deleted_at.is_(None),
     ),
 )
-"""SQL statement for the studies that have runs for workers."""
+"""SQL statement that selects the studies which have runs for workers."""
 _VERSIONS = select(StudyRow.id, StudyRow.version).where(StudyRow.id.in_(_WITH_WORK))
 _TRIALS = (
     select(TrialRow.study_id, TrialRow.state, func.count())
@@ -73,7 +73,7 @@ class StudyFilter:
 def page(
     session: Session, criteria: StudyFilter, oldest_first: bool, after: tuple[datetime, str] | None, limit: int
 ) -> Sequence[StudyRow]:
-    """Return a page of studies by creation time, starting behind `after`."""
+    """Return a page of studies, sorted by creation time, starting behind `after`."""
     time, name = StudyRow.created_at, StudyRow.id
     query = select(StudyRow).order_by(*((time, name) if oldest_first else (time.desc(), name.desc()))).limit(limit)
     query = query.where(StudyRow.deleted_at.is_not(None) if criteria.deleted else StudyRow.deleted_at.is_(None))
@@ -110,7 +110,7 @@ class SummarisedStudy:
 
 
 def summarised(session: Session, study_ids: Sequence[str]) -> Sequence[SummarisedStudy]:
-    """Read studies that have a model summary, newest first.
+    """Read studies whose model was summarised (its sizes and FLOPs counted by a worker), newest first.
 
     Raises:
         ValidationError: a row that cannot be read.
@@ -211,7 +211,7 @@ def read_specs(session: Session, rows: Sequence[StudyRow]) -> None:
 
 
 def with_running_runs(session: Session) -> set[str]:
-    """Return the ids of studies of which a worker currently executes a run."""
+    """Return the ids of the studies that have a run which a worker executes now."""
     return set(session.scalars(select(RunRow.study_id).where(RunRow.state == TrialState.RUNNING).distinct()))
 
 

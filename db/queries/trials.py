@@ -106,7 +106,8 @@ def add(
     prediction: TrialPrediction | None = None,
     reason: TrialReason | None = None,
 ) -> TrialRow:
-    """Add a waiting trial, numbered by the count of earlier trials. The caller must have locked the study."""
+    """Add a waiting trial to a study. Its number is the count of the study's earlier trials. The caller must have
+    locked the study."""
     row = TrialRow(
         study_id=study_id,
         number=number,
@@ -130,15 +131,16 @@ def reasons(session: Session, study_id: str, numbers: Collection[int]) -> dict[i
 
 
 def of_study(session: Session, study_id: str, with_attempts: bool = False) -> Sequence[TrialRow]:
-    """Return a study's trials by number, with their runs (and, if requested, the attempts). Large columns that only
-    display needs are loaded on access, since every step of a study reads the trials."""
+    """Return a study's trials, sorted by number, with their runs (and, if requested, the attempts). Large columns
+    that are only displayed are not read until they are used, because every step of a study reads its trials."""
     return session.scalars(_WITH_ATTEMPTS if with_attempts else _WITH_RUNS, {"of_study": study_id}).all()
 
 
 def page(
     session: Session, study_id: str, states: Sequence[TrialState], after: int | None, limit: int
 ) -> Sequence[TrialRow]:
-    """Return trials by number starting behind `after`, with their runs and attempts."""
+    """Return the trials of a study, sorted by number and starting behind the number `after`, with their runs and
+    attempts."""
     load = selectinload(TrialRow.runs).selectinload(RunRow.attempts).joinedload(AttemptRow.worker)
     query = select(TrialRow).where(TrialRow.study_id == study_id).order_by(TrialRow.number).limit(limit).options(load)
     if states:
@@ -167,7 +169,7 @@ def by_number(session: Session, study_id: str, number: int) -> TrialRow | None:
 
 
 def newest_trace(session: Session, trial: TrialRow) -> RunRow | None:
-    """Return a trial's last profiled run, with its diagnosis and attempts."""
+    """Return a trial's last run under the profiler, with its diagnosis and attempts."""
     query = select(RunRow).where(RunRow.trial_id == trial.id, RunRow.purpose == RunPurpose.TRACE)
     load = (undefer(RunRow.diagnosis), selectinload(RunRow.attempts).joinedload(AttemptRow.worker))
     return session.scalars(query.order_by(RunRow.position.desc()).limit(1).options(*load)).one_or_none()
@@ -181,7 +183,7 @@ def measured_ids(session: Session, fingerprint_key: str, project_id: str, at_mos
 
 
 class MeasuredRun(NamedTuple):
-    """Search run with its configuration and measurement."""
+    """Search run of a trial (the run that first measures it), with its configuration and measurement."""
 
     run_id: str
     study_id: str
@@ -195,8 +197,8 @@ def measured_runs(session: Session, run_ids: Collection[str]) -> list[MeasuredRu
 
 
 def model_summary_project(session: Session, study_id: str) -> str | None:
-    """Return the project that owns the worker which created the study's model summary; None if the worker serves every
-    project."""
+    """Return the project that owns the worker which counted the sizes and FLOPs of the study's model; None if that
+    worker serves every project."""
     return session.scalars(_PROFILED_FOR, {"of_study": study_id}).first()
 
 
@@ -211,7 +213,7 @@ def rejections(
 
 
 def rejected_keys(session: Session, study_id: str) -> frozenset[str]:
-    """Return the content keys of a study's rejected configurations."""
+    """Return the content keys (hashes) of a study's rejected configurations."""
     return frozenset(session.scalars(_REJECTED_KEYS, {"of_study": study_id}))
 
 

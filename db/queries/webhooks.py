@@ -47,7 +47,7 @@ def count(session: Session, project_id: str | None) -> int:
 
 
 def enabled(session: Session) -> Sequence[WebhookRow]:
-    """Return the enabled webhooks, queried once per transaction."""
+    """Return the webhooks that are enabled; a transaction reads them only once."""
     if _ENABLED not in session.info:
         session.info[_ENABLED] = session.scalars(_ALL_ENABLED).all()
     rows: Sequence[WebhookRow] = session.info[_ENABLED]

@@ -29,8 +29,8 @@ _MOST_FORGOTTEN = 1000
 
 
 def lock_by_name(session: Session, name: str, project_id: str | None) -> WorkerRow | None:
-    """Return the worker with a name in a project (or among those that serve every project), locked until the
-    transaction ends."""
+    """Return the worker that has a name in a project (or among the workers that serve every project), locked until
+    the transaction ends."""
     whose = WorkerRow.project_id.is_(None) if project_id is None else WorkerRow.project_id == project_id
     query = select(WorkerRow).where(WorkerRow.name == name, whose).with_for_update(key_share=True)
     return session.scalars(query.execution_options(populate_existing=True)).one_or_none()
@@ -52,7 +52,8 @@ def put(
     project_id: str | None = None,
     holder_id: str | None = None,
 ) -> WorkerRow:
-    """Return the worker with a name, locked; create it if necessary. The caller sets its owner and session."""
+    """Return the worker with a name, locked until the transaction ends; create it if necessary. The caller sets its
+    owner and session."""
     key = fingerprints.put(session, inventory.fingerprint, now)
     row = lock_by_name(session, name, project_id)
     if row is None:
@@ -81,7 +82,8 @@ def put(
 def begin(
     session: Session, row: WorkerRow, worker_session: str, inventory: Inventory, now: datetime, holder_id: str | None
 ) -> None:
-    """Store a worker's new session and offer. The caller must have locked the worker."""
+    """Store the new session of a worker that has started again, and what it offers (hardware, software and
+    abilities). The caller must have locked the worker."""
     if row.session != worker_session:
         row.session, row.registered_at, row.host_wait = worker_session, now, None
         if row.set_aside is not None:
@@ -107,12 +109,12 @@ def lock(session: Session, worker_id: str) -> WorkerRow | None:
 
 
 def by_session(session: Session, worker_session: str) -> WorkerRow | None:
-    """Return the worker with a session."""
+    """Return the worker to which a session belongs; each start of a worker begins a new session."""
     return session.scalars(_BY_SESSION, {"worker_session": worker_session}).one_or_none()
 
 
 def note_seen(session: Session, worker_session: str, now: datetime) -> bool:
-    """Record the time of a worker's request; return whether the worker gets no more runs."""
+    """Record the time of a worker's request; return whether the worker was told to take no more runs."""
     return bool(session.connection().scalars(_NOTE_SEEN, {"worker_session": worker_session, "now": now}).one_or_none())
 
 
@@ -134,7 +136,8 @@ def live_first(
 
 
 def _with_inventory(project_id: str | None) -> Select[WorkerRow]:
-    """Make a query load the workers' inventories, for display."""
+    """Make a query for workers also load their inventories (complete lists of hardware and software), which are
+    displayed."""
     return select(WorkerRow).options(undefer(WorkerRow.inventory)).where(*serving(project_id))
 
 

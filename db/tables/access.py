@@ -27,8 +27,8 @@ class ProjectRow(Row):
 
 
 class ApiKeyRow(Row):
-    """Table row of an API key. Only the hash of its random secret is stored, so that a dump of the table gives no
-    access."""
+    """Table row of an API key. Only the hash of its random secret is stored, so that nobody can use a key that was
+    read from the table."""
 
     __tablename__ = "api_keys"
 
@@ -71,7 +71,7 @@ class IdempotentRow(Row):
     __tablename__ = "idempotent_requests"
 
     scope: Mapped[str] = mapped_column(String(40), primary_key=True)
-    """Owner of the idempotency key: equal keys of different projects are independent."""
+    """Owner of the idempotency key; keys with the same text that belong to different projects are independent."""
     key: Mapped[str] = mapped_column(String(255), primary_key=True)
     request_sha256: Mapped[str] = mapped_column(String(64))
     status: Mapped[int | None]

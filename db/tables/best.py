@@ -15,7 +15,7 @@ from shardtune.db.tables.types import Stored, words
 
 
 class RecommendationRow(Row):
-    """Table row of a recommendation: the result of one study."""
+    """Table row of a recommendation: the configuration and the figures that one study has found."""
 
     __tablename__ = "recommendations"
 
@@ -67,7 +67,7 @@ class TuningTargetRow(Row):
     """Approximate number of times the recommendation was requested: each service process counts, and adds its count
     every few seconds."""
     planned_gpu_seconds: Mapped[float | None]
-    """Declared length in GPU-seconds of the training run that uses the recommendation."""
+    """Length in GPU-seconds of the training run for which the recommendation is used, as a user has declared it."""
     superseded_by: Mapped[str | None] = mapped_column(String(32))
     """Key of the same tuning target (model, workload, cluster) on the newer fingerprint (hardware and software
     versions) on which the target was measured again; None if this row is the current one."""
@@ -95,8 +95,8 @@ class DecisionRow(Row):
     recommendation_id: Mapped[str] = mapped_column(ForeignKey("recommendations.id"))
     action: Mapped[DecisionAction] = mapped_column(words(DecisionAction))
     by: Mapped[str] = mapped_column(String(100))
-    """Name of the API key that made the decision, which other keys may share; `service` for decisions of the
-    service."""
+    """Name of the API key that made the decision; several keys may have the same name. It is `service` if the service
+    decided."""
     key_id: Mapped[str | None] = mapped_column(String(32))
     """Id of the API key that made the decision. None if the service decided, if it had no keys, or if an earlier
     release wrote the row."""

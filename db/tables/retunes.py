@@ -47,7 +47,7 @@ class ScheduleTickRow(Row):
     id: Mapped[int] = mapped_column(primary_key=True)
     schedule_id: Mapped[str] = mapped_column(ForeignKey("schedules.id", ondelete="CASCADE"))
     at: Mapped[datetime]
-    """Time at which the tick was due; for a manual tick, the time of the request."""
+    """Time at which the tick of the schedule was due; for a tick that a person requested, the time of the request."""
     kind: Mapped[TickKind] = mapped_column(words(TickKind, 8))
     state: Mapped[TickState] = mapped_column(words(TickState, 8))
     merged_ticks: Mapped[int] = mapped_column(default=1)
@@ -115,5 +115,5 @@ class RetuneRow(Row):
 
     @property
     def changed_fields(self) -> tuple[str, ...]:
-        """Names of the hardware and software fields that changed."""
+        """Names of the fields of hardware and software that have changed."""
         return tuple(change.field for change in self.changes)

@@ -48,7 +48,7 @@ class TrialRow(Row):
     config: Mapped[TrialConfig] = mapped_column(Stored(TrialConfig))
     config_key: Mapped[str] = mapped_column(String(32))
     prediction: Mapped[TrialPrediction | None] = mapped_column(Stored(TrialPrediction))
-    """Prediction made when the trial was created, before it ran."""
+    """Prediction of the trial's memory and speed, made before it ran."""
     reason: Mapped[TrialReason | None] = mapped_column(Stored(TrialReason))
     """Reason why the sampler chose the trial's configuration."""
     failure: Mapped[Failure | None] = mapped_column(Stored(Failure))
@@ -75,9 +75,8 @@ class RejectionRow(Row):
 
 
 class RunRow(Row):
-    """Table row of a run, the unit that workers lease: a model summary, a trial's search run, a validation run in a
-    final comparison (paired runs that decide), a resume check, a run that compares recipes (numerical formats and
-    optimizers), a rehearsal, or a profiled run."""
+    """Table row of a run, which is what workers lease. A run summarises the model, measures a trial in the search or
+    in the final comparison, checks that a trial resumes, compares recipes, rehearses a target, or profiles a trial."""
 
     __tablename__ = "runs"
 

@@ -48,7 +48,8 @@ class UtcDateTime(TypeDecorator[datetime]):
 
 
 class Stored(TypeDecorator[T]):
-    """Column type for an immutable schema value, or a tuple of words, stored as JSON; None is SQL NULL."""
+    """Column type for an immutable value of a schema, or a tuple of words, which is stored as JSON; None is stored as
+    NULL."""
 
     impl = JSON(none_as_null=True)
     cache_ok = True
@@ -78,8 +79,8 @@ class Stored(TypeDecorator[T]):
 
 
 class Packed(TypeDecorator[T]):
-    """Column type for an immutable schema value stored as compressed JSON, for values whose parts are never queried;
-    None is SQL NULL."""
+    """Column type for an immutable value of a schema that is stored as compressed JSON, because no query looks inside
+    it; None is stored as NULL."""
 
     impl = LargeBinary
     cache_ok = True

@@ -40,7 +40,7 @@ class DeliveryRow(Row):
     id: Mapped[str] = mapped_column(String(32), primary_key=True)
     webhook_id: Mapped[str] = mapped_column(ForeignKey("webhooks.id", ondelete="CASCADE"))
     type: Mapped[str] = mapped_column(String(32))
-    """Type of the message's event, or `webhook.test`."""
+    """Type of the event that the message reports, or `webhook.test`."""
     body: Mapped[str] = mapped_column(Text)
     """Body of the message, exactly as signed and sent."""
     state: Mapped[DeliveryState] = mapped_column(words(DeliveryState))

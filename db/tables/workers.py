@@ -40,7 +40,7 @@ class WorkerRow(Row):
     """Project to whose studies the worker is limited; None means all projects."""
     registered_at: Mapped[datetime]
     seen_at: Mapped[datetime]
-    """Time of the last request in the worker's session."""
+    """Time of the last request that the worker has sent since its start."""
     is_draining: Mapped[bool] = mapped_column(default=False)
     """Whether the worker gets no more runs. This stays so if the worker restarts."""
     set_aside: Mapped[str | None] = mapped_column(Text)
@@ -50,7 +50,7 @@ class WorkerRow(Row):
     """Problem of the worker that a canary (speed check of a recommended configuration) found; None if none was found.
     """
     forgotten_at: Mapped[datetime | None]
-    """Time at which the worker was forgotten, after which lists omit it until it registers again; its runs are kept."""
+    """Time at which the worker was hidden from lists, which omit it until it registers again; its runs are kept."""
     host_id: Mapped[str | None] = mapped_column(String(128), index=True)
     """Id of the host, if the worker shares it with other workers of its project; None if it uses the machine alone."""
     host_wait: Mapped[HostWait | None] = mapped_column(Stored(HostWait))

@@ -43,12 +43,12 @@ def check_study_quota(session: Session, project_id: str, now: datetime) -> None:
 
 @dataclass(frozen=True)
 class QuotaUse:
-    """Quotas of a project, and how much of each is used."""
+    """Quotas of a project, and how much of each is used at the moment."""
 
     quotas: Quotas
     running_studies: int
     gpu_seconds_today: float
-    """GPU-seconds of the project's attempts that ended since midnight UTC, and of those that run."""
+    """GPU-seconds of the project's attempts at runs: those that ended since midnight UTC, and those that run now."""
 
 
 def quota_use(session: Session, project_id: str, now: datetime) -> QuotaUse | None:

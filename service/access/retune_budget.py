@@ -34,9 +34,7 @@ _RUN_S = 60.0
 
 @dataclass(frozen=True)
 class BudgetLimit:
-    """Limit on the GPU-seconds that retunes and canaries (repeated runs of recommended configurations) may use per
-    day.
-    """
+    """Limit on the GPU-seconds that may be used per day for measuring recommendations again (retunes and canaries)."""
 
     owner: str
     gpu_seconds: float
@@ -54,8 +52,8 @@ class Account:
     limit: BudgetLimit
     gpu_seconds_left: float
     promised: float = 0.0
-    """Part of `gpu_seconds_left` that running retunes (repeated measurements of recommendations) will probably still
-    use.
+    """Part of `gpu_seconds_left` that the retunes (repeated measurements of recommendations) which run now will
+    probably use.
     """
     is_shared: bool = False
     """Whether the limit is divided among several projects."""
@@ -74,7 +72,7 @@ class Account:
 
 
 def policy_of(session: Session, project_id: str) -> RetunePolicy:
-    """Retuning policy that a project has set, or the default policy if the project has set none."""
+    """Policy for measuring recommendations again that a project has set, or the default policy if it has set none."""
     row = keys.project(session, project_id)
     return (row.retuning if row is not None else None) or RetunePolicy()
 

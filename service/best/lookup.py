@@ -189,7 +189,7 @@ def check_unchanged(context: Context, row: TuningTargetRow, if_match: str | None
 
 
 def export_files(context: Context, best_config: BestConfig) -> Mapping[str, str]:
-    """Ready-to-use configuration files of a recommendation."""
+    """Ready-to-use configuration files of a recommendation, such as a DeepSpeed JSON file."""
     with context.db.read() as session:
         row = create_and_read.get_study(context, session, best_config.study_id)
         study = create_and_read.study_views(session, [row])[0]

@@ -78,8 +78,8 @@ def is_confident(best_config: BestConfig, lowest: ConfidenceLevel) -> bool:
 
 
 def as_projected(measured: BestConfig, projection: StudyProjection) -> BestConfig:
-    """Convert a recommendation for the cluster that a study measured into a recommendation for the larger cluster that
-    it projected to.
+    """Convert a recommendation for the cluster that a study measured into one for the larger cluster, for which the
+    study has projected (predicted) its result.
     """
     level = ConfidenceLevel.MEDIUM if measured.confidence.level is not ConfidenceLevel.LOW else ConfidenceLevel.LOW
     reason = (

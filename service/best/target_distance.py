@@ -17,7 +17,9 @@ MAX_SIZE_RATIO = 2.0
 for one may be used for the other.
 """
 _MINOR = ("workload.optimizer", "workload.max_grad_norm")
-"""Fields of a tuning target (model, workload, cluster) that hardly change speed and memory."""
+"""Fields of a tuning target (model, workload, cluster) that hardly affect speed and memory, so that targets may
+differ in them.
+"""
 _RECIPE = ("workload.optimizer.kind", "workload.precision.master_dtype", "workload.float8")
 _ADAPTER = "workload.adapter"
 _DATA = "workload.data."

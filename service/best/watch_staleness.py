@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 # A change counts once it has lasted for the debounce period, so time alone can make one due.
 _MAX_INTERVAL_S = 30.0
-"""Maximum seconds between two checks while nothing has changed."""
+"""Maximum seconds between two checks for stale recommendations, if neither workers nor recommendations change."""
 
 
 @dataclass(frozen=True)

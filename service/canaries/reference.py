@@ -75,8 +75,8 @@ def reference_of(
 
 
 def _lineage(session: Session, recommended: RecommendationRow, drifted: Collection[str]) -> list[RecommendationRow]:
-    """Return a recommendation and the earlier recommendations of the same configuration that it renewed, on the same
-    fingerprint (hardware and software versions), oldest first.
+    """Return a recommendation, preceded by the earlier recommendations of the same configuration that it has renewed,
+    on the same fingerprint (hardware and software versions), oldest first.
     """
     # Without the earlier ones, a slow decline could hide in retunes that follow each other. After drift was announced,
     # the retune's own runs are the new reference.

@@ -56,8 +56,8 @@ def requested_format(request: Request, response: Response, stated: str | None) -
 def file_response(
     request: Request, response: Response, value: BaseModel, tag: str, files: Mapping[str, str], name: str
 ) -> Response:
-    """Respond with one of the ready-to-use files of a configuration. The file's entity tag is derived from the
-    configuration's.
+    """Respond with one of the ready-to-use files of a configuration. The entity tag of the file is derived from the
+    entity tag of the configuration.
 
     Raises:
         Invalid: the configuration has no file of this name.

@@ -32,7 +32,9 @@ Answer = TypeVar("Answer", bound=BaseModel)
 
 
 class Replayed(Exception):
-    """Signal that the same request was executed before; carries the stored response."""
+    """Exception raised if the same request was executed before; it carries the stored response, which is then sent
+    again.
+    """
 
     def __init__(self, status: int, answer: str) -> None:
         super().__init__(status)
@@ -77,7 +79,8 @@ class IdempotencyKey:
         return value
 
     def replay(self, context: Context) -> None:
-        """Check for an earlier response to the same POST request, without taking a lock, and raise it if there is one.
+        """Look for an earlier response to the same POST request, without taking a lock. If there is one, raise
+        `Replayed` with it.
 
         Raises:
             Replayed: contains the stored response.

@@ -42,7 +42,7 @@ async def _check_request(request: Request) -> None:
 
 
 INPUT_GUARD = Depends(_check_request)
-"""Application-wide dependency that rejects invalid input; it reuses the body and parameters that FastAPI has parsed."""
+"""Dependency of all routes that rejects invalid input. It uses the body and the parameters that FastAPI has parsed."""
 
 
 def _query_names(dependant: Dependant) -> Iterator[str]:

@@ -119,7 +119,7 @@ def _body_bytes(scope: Scope) -> int:
 
 
 def _check_room(bodies: ByteBudget, sender: str, size: int) -> None:
-    """Check that a request's body fits into the budget.
+    """Check that a request's body still fits into the memory budget.
 
     Raises:
         ApiError: 429 if the sender's own requests fill the budget, 503 if other senders' requests do.

@@ -24,15 +24,15 @@ for one sender.
 """
 
 WITH_BODY = ("POST", "PUT", "PATCH")
-"""HTTP methods with which a route may read a request body."""
+"""HTTP methods for which a route may read a request body; the bodies of other requests are not read."""
 API = "/v1/"
-"""Path prefix of the API. All other addresses are pages, or accept no body."""
+"""Path prefix of the REST API. Requests to other addresses are for pages, or have no body."""
 MCP = "/mcp"
 """Address of the MCP server, where a service has one."""
 
 _KIB = 1024
 DEFAULT_MAX_BYTES = 64 * _KIB
-"""Maximum size in bytes of a request body; `_MAX_BYTES_BY_PATH` has the exceptions."""
+"""Maximum size in bytes of a request body, except for the paths in `_MAX_BYTES_BY_PATH`."""
 # Each value may be a mistake, whose description takes about a kilobyte. A prediction for a thousand configurations has
 # half as many values.
 _MAX_VALUES = 50_000

@@ -33,7 +33,7 @@ _EXPECTED_KINDS = {
     "model_type": "an object",
     "model_attributes_type": "an object",
 }
-"""Description of the expected kind of value, by type of pydantic error."""
+"""Kind of value that was expected, in words, for each type of pydantic error."""
 NO_OBJECT = ("model_type", "model_attributes_type", "dict_type")
 """Types of pydantic errors for a value that is not an object."""
 _MAX_VALUE = 200

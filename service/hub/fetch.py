@@ -37,7 +37,7 @@ class HubRules:
 
     endpoint: str
     hosts: frozenset[str]
-    """Names of the hosts that may be requested, redirects included."""
+    """Names of the hosts from which the model hub's files may be requested; redirects may lead only to these."""
     allow_private: bool
     look_ups: DnsResolver
     tls: ssl.SSLContext

@@ -44,7 +44,9 @@ def model_of(source: HubSource, commit: str, text: str) -> ModelSpec:
 
 
 def adapter_error(source: HubSource, text: str) -> ValueError:
-    """Return the error for a repository that holds an adapter: it names the model that the adapter belongs to."""
+    """Return the error for a repository that holds an adapter instead of a model. It names the model that the adapter
+    belongs to.
+    """
     base = _json_object(source, ADAPTER, text).get("base_model_name_or_path")
     if not isinstance(base, str) or not base.isprintable():
         return missing_config(source)

@@ -58,15 +58,15 @@ def with_config(context: Context, model: ModelSpec) -> ModelSpec:
 
 
 def with_config_of(context: Context, request: Request) -> Request:
-    """Return a request with the configuration of its model filled in from the hub, if the request gives only a
-    repository id.
+    """Return a request in which the configuration of the model is filled in from the model hub, if the request gives
+    only a repository id.
     """
     model = with_config(context, request.model)
     return request if model is request.model else request.model_copy(update={"model": model})
 
 
 def _why_not(context: Context) -> str | None:
-    """Reason why this service may not read models from the hub; None if it may."""
+    """Reason why this service may not read models from the model hub; None if it may."""
     if not context.settings.hub:
         return "this service reads no hub (its operator may set SHARDTUNE_HUB=true)"
     if os.environ.get("HF_HUB_OFFLINE", "").upper() in _TRUE:

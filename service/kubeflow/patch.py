@@ -13,7 +13,7 @@ from shardtune.tuner.export.launchers.trainjob import literal_value
 
 REASON_ANNOTATION, CONFIG_ANNOTATION = f"{PREFIX}recommendation", f"{PREFIX}configuration"
 CONFIG_VARIABLE = "SHARDTUNE_CONFIGURATION"
-"""Environment variable through which the training process gets its configuration as JSON."""
+"""Name of the environment variable that gives the training process its configuration as JSON."""
 Operation = dict[str, Any]
 
 

@@ -31,7 +31,7 @@ smaller cluster is preferred.
 
 @dataclass(frozen=True)
 class JobRecommendation:
-    """Configuration recommended for a TrainJob, and the cluster that it applies to."""
+    """Configuration that is recommended for a TrainJob, and the cluster for which it is meant."""
 
     cluster: Cluster
     config: TrialConfig
@@ -54,9 +54,9 @@ class Recommender:
         self._answer_within_s = answer_within_s
 
     def recommend(self, wish: Wish) -> JobRecommendation:
-        """Recommend a measured configuration for one of the clusters that a TrainJob allows; without any, the fastest
-        configuration that is predicted to fit. Of several clusters, the smallest one with about the best speed per GPU
-        is chosen.
+        """Recommend a measured configuration for one of the clusters that a TrainJob allows. If there is none,
+        recommend the fastest configuration that is predicted to fit. Of several clusters, the smallest one is chosen
+        whose speed per GPU is near the best.
 
         Raises:
             NotRecommendable: the service does not answer in time, rejects the request, or no configuration fits.
@@ -122,7 +122,7 @@ def _most_economical(found: Sequence[JobRecommendation]) -> JobRecommendation:
 
 
 def _request(model: str, cluster: str, workload: Mapping[str, Any]) -> PredictionRequest:
-    """Build the prediction request for the fastest configuration of a workload.
+    """Build the request to predict which configuration is the fastest for a workload.
 
     Raises:
         NotRecommendable: the workload cannot be predicted.

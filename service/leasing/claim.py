@@ -45,7 +45,7 @@ value applies in the first pass over the studies, the second one in the second p
 
 @dataclass(frozen=True)
 class Idle:
-    """Result of a request for work: the worker has no lease, and no work exists for it at the moment."""
+    """Result of a request for work: the worker has no lease, and there is no work for it at the moment."""
 
     worker: WorkerRow
     worker_kind: str
@@ -58,7 +58,7 @@ class Idle:
 
 @dataclass(frozen=True)
 class _StudyOffer:
-    """Running studies that may have work for one worker."""
+    """Studies that may have work for one worker, sorted by who created them."""
 
     users: Sequence[OpenStudy]
     """Studies created by users. They come before studies that the service created, because users wait for the result.

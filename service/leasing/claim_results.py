@@ -8,7 +8,7 @@ from shardtune.api_schemas.trials.leases import Lease, LeaseRequest
 
 @dataclass(frozen=True)
 class WorkRequest:
-    """Request of a worker session for a run of one study."""
+    """Request of a worker for a run of one study; each start of a worker has a session."""
 
     session: str
     """Id of the worker session that asks for work; each start of a worker begins a new session."""
@@ -54,4 +54,4 @@ class HostBusy:
 
 @dataclass(frozen=True)
 class NoWaitingRun:
-    """Result of a request for work: no waiting run suits the worker, and the study may plan a new run."""
+    """Result of a request for work: no run that waits suits the worker, but the study may plan a new run for it."""

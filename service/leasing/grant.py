@@ -51,8 +51,8 @@ def lease_run(
 def lease_waiting(
     context: Context, open_study: OpenStudy, asking: WorkRequest
 ) -> Granted | NoRun | HostBusy | NoWaitingRun:
-    """Lease a worker the first waiting run of a study without reading the study's history, or return the ids of the
-    workers for which that run is reserved.
+    """Lease a worker the first waiting run of a study, without reading the study's history. If that run is reserved
+    for other workers, return their ids instead.
     """
     with context.db.write() as session:
         study = _lock_study(context, session, open_study)
@@ -71,7 +71,7 @@ def lease_waiting(
 def _plan_and_lease(
     context: Context, open_study: OpenStudy, asking: WorkRequest, patience_s: float
 ) -> Granted | NoRun | StudyBusy | HostBusy:
-    """Plan a study's next run outside any transaction, then store and lease it if the study has not changed
+    """Plan a study's next run outside of a transaction. Then store the run and lease it, if the study has not changed
     meanwhile.
     """
     study_id = open_study.study.id
@@ -136,8 +136,8 @@ def _apply_and_lease(
 
 
 def _choose_short_steps(study: StudyRow, snapshot: StudySnapshot, step: Step, asking: WorkRequest) -> None:
-    """Decide with a study's first trial whether all its runs time short steps (with fewer micro batches). Later trials
-    cannot change this, because losses of short and whole steps are not comparable.
+    """Decide, when a study's first trial is added, whether all its runs time short steps (with fewer micro batches).
+    Later trials cannot change this, because losses of short and whole steps are not comparable.
     """
     if not isinstance(step, NewTrial) or snapshot.history or step.prediction is None:
         return
@@ -193,7 +193,7 @@ _LATER_PURPOSES: dict[type, RunPurpose] = {
     NewRecipeRun: RunPurpose.RECIPE,
     NewRehearsalRun: RunPurpose.REHEARSAL,
 }
-"""Purposes of runs that older workers may not support, by the step that adds the run."""
+"""Purpose of the run that each kind of planned step adds, for purposes that older workers may not support."""
 
 
 def _plan(context: Context, snapshot: StudySnapshot) -> Step:

@@ -48,7 +48,8 @@ def needs_exclusive_host(purpose: RunPurpose, system_study: SystemStudy | None) 
 
 
 def admits(context: Context, session: Session, study: StudyRow, run: RunRow, worker: WorkerRow) -> bool:
-    """Whether a waiting run may begin on a worker that shares its host; if not, the worker is queued for the host.
+    """Whether a waiting run may begin on a worker that shares its host with others. If it may not, the worker enters
+    the queue for the host.
 
     The caller has locked the study, and leases the run in this transaction.
     """

@@ -27,7 +27,9 @@ from shardtune.tuner.verdict.whole_steps import WHOLE_STEP_BLOCK
 
 
 def lease(context: Context, session: Session, study: StudyRow, run: RunRow) -> Lease:
-    """Build the lease message of a run's current attempt."""
+    """Build the message that gives a worker its lease of a run: the task, and the limits of the run's current
+    attempt.
+    """
     assert run.state is TrialState.RUNNING and run.started_at is not None
     settings = context.settings
     # Limits are sent as seconds from now, not as times: the worker's clock may be wrong, and it must count on a
@@ -61,7 +63,7 @@ def foreseen_s(context: Context, study: StudyRow, run: RunRow) -> float:
 
 
 def _parameters(study: StudyRow) -> int:
-    """Number of the model's parameters; 0 before the model summary is known."""
+    """Number of the model's parameters; 0 as long as no worker has counted them."""
     return study.model_summary.parameters if study.model_summary is not None else 0
 
 
@@ -74,7 +76,7 @@ def why_inexpressible(context: Context, study: StudyRow, run: RunRow, protocol_v
 
 
 def task_of(context: Context, study: StudyRow, run: RunRow) -> Task:
-    """Build the task of a run."""
+    """Build the task that a worker has to execute for a run."""
     spec = study.spec
     if run.trial is None:
         return ModelSummaryTask(model=spec.model, workload=spec.workload)

@@ -96,7 +96,7 @@ async def _claim_in_turn(
 
 
 def _claim_if_authorized(context: Context, request: LeaseRequest, worker: WorkerRow | None) -> Lease | claim.Idle:
-    """Claim a run for a worker.
+    """Search for a run for a worker, and lease it to the worker.
 
     Raises:
         _KeyRevoked: the API key is no longer valid.

@@ -38,7 +38,9 @@ def _is_leased_to(run: RunRow, worker_session: str) -> bool:
 
 
 def _is_needed_by_user(session: Session, worker: WorkerRow) -> bool:
-    """Whether a user's study needs a worker: the worker can run it, and no run of the study executes at the moment."""
+    """Whether a study of a user needs this worker: the worker can run the study, and no run of the study executes
+    now.
+    """
     if worker.is_draining:
         return False
     busy = studies.with_running_runs(session)

@@ -52,8 +52,8 @@ def _end_overdue(context: Context, run: RunRow) -> bool:
 
 
 def _is_overdue(context: Context, locked_run: LockedRun) -> bool:
-    """Whether the deadline of a running attempt has passed. If the run has progressed since the last extension, the
-    deadline is extended first.
+    """Whether the deadline of a running attempt has passed. If the run has progressed since the deadline was last
+    extended, it is extended first.
     """
     run, now = locked_run.run, context.now()
     assert run.started_at is not None

@@ -179,7 +179,7 @@ def _judged_end(report: Report, key: str, diagnosis: Diagnosis | None, charged: 
 
 
 def why_lost(attempt: AttemptRow | None, worker_session: str) -> str:
-    """Reason why a worker session no longer has the lease of an attempt, for the worker's log."""
+    """Reason why a worker session no longer has its lease of a run, in words for the worker's log."""
     if attempt is None or attempt.worker_session != worker_session:
         return "the lease belongs to another session"
     if attempt.end == TrialState.CANCELLED.value:

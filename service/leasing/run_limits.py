@@ -19,8 +19,8 @@ from shardtune.db.tables.trials import RunRow, TrialRow
 from shardtune.service.settings import Settings
 
 _SLOWDOWN = 3
-"""Factor by which a step may be slower than predicted without exceeding the run's time limit. For even slower steps,
-the worker extends the limit by the measured step time.
+"""Factor by which a step may be slower than predicted without exceeding the run's time limit. If steps are even
+slower, the worker extends the limit according to the measured step time.
 """
 
 
@@ -77,7 +77,7 @@ def _checkpoint_s(task: Task, parameters: int, bytes_per_s: float) -> float:
 
 
 def of(settings: Settings, run: RunRow, task: Task, parameters: int = 0) -> LeaseLimits:
-    """Time limits of a run with this task. `parameters`: number of the model's parameters."""
+    """Time limits of a run that executes this task. `parameters` is the number of the model's parameters."""
     if run.trial is None or isinstance(task, ModelSummaryTask):
         return LeaseLimits(settings.run_deadline_s, settings.no_progress_s)
     if isinstance(task, TargetRehearsalTask):
@@ -89,7 +89,7 @@ def of(settings: Settings, run: RunRow, task: Task, parameters: int = 0) -> Leas
 
 
 _START_AND_END_S = 60.0
-"""Seconds for starting and ending a run, assumed for trials that have not run before."""
+"""Seconds that starting and ending a run is assumed to take if its trial has not run before."""
 _REHEARSED_PART_S = 60.0
 """Expected seconds of one process of a rehearsal, which runs the first steps at the target's number of ranks without
 timing them. For layouts of a 70B model, 8 to 62 s of one core were measured.

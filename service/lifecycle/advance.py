@@ -106,7 +106,7 @@ def begin_next(
 
 
 def snapshot_after(snapshot: StudySnapshot, step: Step, version: int, state: TrialState) -> StudySnapshot:
-    """Snapshot of a study after a step has added a run, built without reading the study again."""
+    """Return the state of a study after a step has added a run, computed without reading the study again."""
     # Derived, not read: reading a study's whole history for each new run would cost the more the longer the study runs.
     snapshot = replace(
         snapshot,

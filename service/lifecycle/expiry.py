@@ -19,7 +19,7 @@ from shardtune.service.process.context import Context
 
 
 def sweep(context: Context) -> int:
-    """End every attempt with an expired lease; returns the number of expired leases."""
+    """End every attempt at a run whose lease has expired; returns their number."""
     with context.db.read() as session:
         # Read without locks; each attempt is checked again under its lock, since its worker may renew meanwhile.
         expired = leases.expired(session, context.now())

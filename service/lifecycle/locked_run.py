@@ -19,7 +19,7 @@ class LockedRun:
     study: StudyRow
     run: RunRow
     attempts: Sequence[AttemptRow]
-    """All attempts at the locked run, in order."""
+    """All attempts at the run, in order, including those that failed."""
 
     def attempt(self, number: int) -> AttemptRow | None:
         """Attempt of the locked run with this number; None if there is none."""
@@ -27,7 +27,7 @@ class LockedRun:
 
     @property
     def ends(self) -> list[AttemptEnd]:
-        """Ways in which the finished attempts at the locked run ended, in order."""
+        """How each finished attempt at the run ended, in order."""
         return [row.end for row in self.attempts if row.end is not None]
 
     @cached_property

@@ -39,7 +39,7 @@ repeated.
 """
 # A run that never ends the same way twice would otherwise be retried forever.
 _MAX_TRIES = 4
-"""Maximum number of attempts at one run, however they end."""
+"""Maximum number of attempts at one run, whatever ended them."""
 _MAX_RELEASES = 50
 """Maximum number of times that workers may return one run without executing it. Restarts and preemptions of honest
 workers come minutes apart; a worker that returned every run at once caused 150 attempts in 19 s.
@@ -48,8 +48,8 @@ workers come minutes apart; a worker that returned every run at once caused 150 
 
 @dataclass(frozen=True)
 class JudgedEnd:
-    """Way in which an attempt ended, with exactly one result: a measurement, model summary, resume check (train, save,
-    resume), rehearsal, diagnosis or failure.
+    """Way in which an attempt at a run ended, with exactly one result: a measurement, model summary, resume check
+    (train, save, resume), rehearsal (untimed first steps), diagnosis or failure.
     """
 
     gpu_seconds: float
@@ -112,9 +112,10 @@ def next_state(
 
 
 def apply_end(session: Session, locked_run: LockedRun, reported_end: JudgedEnd, now: datetime) -> None:
-    """End the current attempt of a run, and update run, trial and study accordingly.
+    """End the current attempt at a run, and update the run, its trial and its study.
 
-    A measurement becomes a failure if it exceeds the memory limit, or if its losses diverge from the reference losses.
+    A measurement becomes a failure if it exceeds the memory limit, or if its losses diverge from the reference
+    losses.
     """
     study, run, attempt = locked_run.study, locked_run.run, locked_run.attempt(locked_run.run.attempt)
     assert run.state is TrialState.RUNNING and attempt is not None and attempt.end is None, "no live attempt"
@@ -171,7 +172,7 @@ def _find_failure(session: Session, locked_run: LockedRun, reported_end: JudgedE
 
 
 def _is_near_memory_limit(study: StudyRow, run: RunRow, failure: Failure | None) -> bool:
-    """Whether a run went out of memory near the memory limit, so that it gets a second try."""
+    """Whether a run went out of memory so close to the limit that it gets a second try."""
     # Validation runs need no second try here: their trial has been measured before.
     if failure is None or run.trial is None or run.purpose != RunPurpose.SEARCH:
         return False

@@ -74,7 +74,7 @@ def _smaller_rungs(context: Context, snapshot: StudySnapshot) -> list[Rung]:
 
 
 def _feasible(snapshot: StudySnapshot) -> list[Contender]:
-    """Measured trials of a study that fit into memory and reproduced the reference losses."""
+    """Measured trials of a study that fit into memory and reproduced the losses of the study's reference."""
     infeasible = agreement.final_parity_groups(
         snapshot.history, snapshot.rejected, snapshot.spec
     ).parity_groups.infeasible

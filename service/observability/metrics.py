@@ -73,8 +73,8 @@ class Metrics:
 
 
 def _costs(registry: CollectorRegistry, spent: CostReport) -> None:
-    """Add gauges of costs by month to the metrics: the present month's values grow, those of earlier months are
-    final.
+    """Add one gauge of costs for each month to the metrics. The values of the present month grow, those of earlier
+    months are final.
     """
     seconds = Gauge(
         "shardtune_project_gpu_seconds", "Seconds × ranks by project, cause and month", _COST, registry=registry

@@ -96,8 +96,8 @@ def why_no_winner(
 
 
 def _tried_without_success(history: Sequence[Observation], rejected: Sequence[Rejection]) -> set[str]:
-    """Backends that were tried without success: all their configurations were predicted not to fit, or ended without a
-    valid measurement.
+    """Backends that were tried without success: all their configurations were predicted not to fit, or their runs
+    ended without a valid measurement.
     """
     ended = (TrialState.INFEASIBLE, TrialState.FAILED)
     unsuccessful = {obs.config.backend for obs in history if obs.state in ended}

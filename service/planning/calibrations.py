@@ -43,7 +43,7 @@ class Experience:
     calibrations: Calibrations = NO_CALIBRATIONS
     hardware: MeasuredHardware | None = None
     runs: tuple[ComparedRun, ...] = ()
-    """Runs of all studies on the fingerprint (hardware and software versions), each with its prediction."""
+    """Runs of all studies on one fingerprint (hardware and software versions), each with its prediction."""
 
 
 def experience_of(

@@ -29,7 +29,7 @@ class RunPlan(NamedTuple):
 
 
 PlanOf = Callable[[TrialConfig], RunPlan]
-"""Function that returns the measurement plan for a configuration."""
+"""Function that returns the plan for measuring a configuration: its warm-up, timed steps and micro batches."""
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ CachedValue = TypeVar("CachedValue")
 
 # A budget in seconds may run out without any change of the study, so the entry must expire by itself.
 _IDLE_S = 5.0
-"""Seconds for which the decision that a study has nothing to do is reused without planning again."""
+"""Seconds for which a planner's decision that a study has nothing to do is used again, instead of planning anew."""
 _MAX_SPACES = 64
 _MAX_POOLS = 16
 """Maximum number of cached pools of candidate configurations, one for each study; a pool takes up to 10 MB."""
@@ -110,14 +110,16 @@ class PlannerCache:
             lock.release()
 
     def note_idle(self, study_id: str, version: int) -> None:
-        """Record that a study at this version has no work for any worker."""
+        """Record that a study in this version of its state has no work for any worker."""
         with self._guard:
             while len(self._idle_at_version) >= _MAX_ENTRIES:
                 self._idle_at_version.pop(next(iter(self._idle_at_version)))
             self._idle_at_version[study_id] = (version, time.monotonic())
 
     def is_idle(self, study_id: str, version: int) -> bool:
-        """Whether a study at this version is known to have no work, so that it need not be read again."""
+        """Whether it is known that a study in this version of its state has no work, so that it need not be read
+        again.
+        """
         # With 200 waiting workers this costs one look at a study per version, not 200.
         idle_version, at_s = self._idle_at_version.get(study_id, (-1, 0.0))
         return idle_version == version and time.monotonic() - at_s < _IDLE_S

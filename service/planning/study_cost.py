@@ -53,8 +53,8 @@ class CostPredictions:
     predicted.
     """
     baselines: Sequence[Prediction]
-    """Predictions of the study's baseline, or, if it has none, of the default configurations that each backend's
-    documentation gives.
+    """Predictions of the study's baseline. If it has none, predictions of the default configurations that the
+    documentation of each backend gives.
     """
 
 

@@ -124,8 +124,8 @@ def _next_trial(snapshot: StudySnapshot, model_summary: ModelSummary, planner_ca
 
 
 def _end_search(snapshot: StudySnapshot, reason: StudyReason | None, rejections: tuple[Rejection, ...]) -> Step:
-    """Wait for the search's open runs, then choose the finalists, or fail the study with the reason why there are
-    none.
+    """Plan what follows a search that has ended: wait for runs that still execute, then choose the finalists. If
+    there are none, fail the study with the reason.
     """
     if snapshot.has_open_run:
         return Wait(rejections)

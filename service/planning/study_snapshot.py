@@ -51,7 +51,9 @@ class StudySnapshot:
     validation_runs: tuple[ValidationRun, ...]
     """Complete validation runs of the present final comparison (paired runs that decide), in order."""
     final_comparison_cost: tuple[int, float]
-    """Number of runs and GPU-seconds of all final comparisons of the study so far."""
+    """Number of runs, and number of GPU-seconds, of all final comparisons (paired runs that decide) of the study so
+    far.
+    """
     has_waiting_run: bool
     has_open_run: bool
     comparison_number: int = 0
@@ -65,7 +67,7 @@ class StudySnapshot:
     software versions) has measured.
     """
     other_studies_runs: tuple[ComparedRun, ...] = ()
-    """Runs of other studies that were measured on the same fingerprint (hardware and software versions)."""
+    """Runs of other studies that were measured on the study's fingerprint (hardware and software versions)."""
     cpu_count: int | None = None
     """Number of CPU cores of the machine with the study's fingerprint (hardware and software versions). None if the
     next step needs no sampler.
@@ -83,7 +85,7 @@ class StudySnapshot:
     the first steps at the target's number of ranks without timing them.
     """
     has_resume_worker: bool = True
-    """Whether a live worker supports resume checks."""
+    """Whether a live worker supports resume checks (train, save, resume from the checkpoint)."""
     has_recipe_worker: bool = True
     """Whether a live worker supports runs that compare recipes (numerical formats and optimizers)."""
     has_rehearsal_worker: bool = True

@@ -21,7 +21,7 @@ class Wait:
 
 @dataclass(frozen=True)
 class NewTrial:
-    """Step of a study: add a trial of this configuration."""
+    """Step of a study: add a trial that measures this configuration."""
 
     config: TrialConfig
     origin: TrialOrigin
@@ -91,7 +91,7 @@ class StartFinalComparison:
 
 @dataclass(frozen=True)
 class Complete:
-    """Step of a study: complete the study with its result."""
+    """Step of a study: end it successfully, with this result."""
 
     result: StudyResult
     reason: StudyReason | None = None

@@ -38,7 +38,7 @@ class FairQueue:
 
     @asynccontextmanager
     async def slot(self, sender: str) -> AsyncIterator[None]:
-        """Context manager that occupies a slot of the fair queue for a sender while the `with` block runs."""
+        """Context manager that holds a slot of the fair queue for a sender, as long as the `with` block runs."""
         await self.take(sender)
         try:
             yield

@@ -10,7 +10,9 @@ from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
 
 PEER_USER = "peer_user"
-"""Key in a request's state under which the operating system's user at the client's end of the connection is stored."""
+"""Key under which a request's state stores who sent it: the operating system's user at the client's end of the
+connection.
+"""
 _TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 """Kernel tables of open TCP sockets (proc_pid_net(5)), which contain the local and the remote address of each socket,
 and the user who opened it. Reading a table takes the kernel some 20 ms, however short the table is.

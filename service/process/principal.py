@@ -41,8 +41,10 @@ class Principal:
 
 
 LOCAL = Principal("local")
-"""Principal of requests while the service has no API keys: anybody on this machine may do everything."""
+"""Sender of all requests (identity and permissions) while the service has no API keys: anybody on this machine may do
+everything.
+"""
 OWN_CLIENT = Principal("local", is_own_client=True)
-"""Principal of the command that started this service for its own use (`shardtune tune`, `best`), whether or not API
-keys exist.
+"""Sender of requests (identity and permissions) for the command that started this service for its own use, such as
+`shardtune tune` or `best`. It applies whether or not API keys exist.
 """

@@ -33,11 +33,13 @@ _MAX_KINDS = 256
 """
 # Some work appears without a change of a study: a budget in seconds runs out, and the final comparison begins.
 _RECHECK_S = 5.0
-"""Seconds after which an answer "no work" expires and a worker's claim is tried again."""
+"""Seconds for which an answer "no work" is believed. After that, a worker's request for work is tried again."""
 
 
 class _EmptyAnswer(NamedTuple):
-    """Last answer "no work" for workers of one kind (equal hardware, software and project)."""
+    """Last answer "no work" that a worker of one kind got; it holds for all workers of equal hardware, software and
+    project.
+    """
 
     change_count: int
     began_s: float
@@ -51,7 +53,7 @@ class WorkSignal:
 
     def __init__(self) -> None:
         self.waiting_requests = 0
-        """Number of workers' requests for work that are kept open at the moment."""
+        """Number of requests for work that workers have sent and that wait for an answer at the moment."""
         self._versions: Mapping[str, int] = {}
         self._change_count = 0
         self._empty_answers: dict[str, _EmptyAnswer] = {}
@@ -71,7 +73,9 @@ class WorkSignal:
             return await to_thread.run_sync(query, limiter=self._limiter)
 
     def kind_lock(self, kind: str) -> asyncio.Lock:
-        """Lock that lets workers of one kind (equal hardware and software) claim work only one after the other."""
+        """Lock that lets workers of one kind (equal hardware, software and project) search for work only one after
+        the other.
+        """
         # They want the same studies, and each study answers one request at a time. A weak dictionary drops locks that
         # nobody holds.
         return self._locks_by_kind.setdefault(kind, asyncio.Lock())

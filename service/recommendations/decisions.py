@@ -168,8 +168,8 @@ def recommendation_view(row: RecommendationRow) -> Recommendation:
 
 
 def _report_confirmation(session: Session, approved: RecommendationRow, now: datetime) -> None:
-    """Record in a projection what an approved study measured on the projection's target. Without approval, its results
-    do not count there.
+    """Store what an approved study measured on a target cluster in the projection (prediction for that cluster) that
+    it tests. Before the approval, the study's results do not count there.
     """
     study = studies.get(session, approved.study_id)
     if study is not None:

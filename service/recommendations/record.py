@@ -50,8 +50,8 @@ SERVICE = DecidedBy("service")
 
 
 def record_result(context: Context, session: Session, study: StudyRow, now: datetime) -> None:
-    """Record the result of a study that has ended by `now`, and recommend or propose it. The caller has locked the
-    study.
+    """Record the result of a study that has ended by `now`. Then recommend it, or, if a person has to approve it,
+    propose it. The caller has locked the study.
     """
     assert study.result is not None
     # Challenges and canaries recommend through their retune; a proposal of their own would bypass it.
@@ -180,7 +180,7 @@ def record_earlier_results(context: Context) -> None:
 
 
 def project_of(context: Context, named: str | None) -> str:
-    """Id of the project that a request is about; by default the sender's own project.
+    """Id of the project that a request names; if it names none, of the sender's own project.
 
     Raises:
         NotFound: the sender has no access to the project.
@@ -192,7 +192,7 @@ def project_of(context: Context, named: str | None) -> str:
 
 
 def unknown_target(target_key: str) -> NotFound:
-    """Error for a target key without any measurement."""
+    """Error for a target key (model, workload, cluster and fingerprint) under which nothing was measured."""
     return NotFound(
         "unknown_best", f"target_key ({target_key}) has no recommendation; POST /v1/best:resolve starts a study"
     )

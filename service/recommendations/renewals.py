@@ -152,5 +152,5 @@ def is_incumbent(row: TuningTargetRow, study: StudyRow) -> bool:
 
 
 def _has_as_baseline(result: StudyResult, recommended: RecommendationRow) -> bool:
-    """Whether the baseline of a study's result is the current recommendation."""
+    """Whether the baseline with which a study's result was compared is the configuration that is recommended now."""
     return result.baseline.config == recommended.answer.result.best.config

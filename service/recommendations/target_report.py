@@ -116,7 +116,9 @@ def _event_data(original: StudyRow, projection: StudyProjection, there: StudyRow
 
 
 def _named_study(session: Session, study: StudyRow) -> StudyRow | None:
-    """Lock and return the study whose projection a user's study tests (its field `confirms`); None if there is none."""
+    """Lock and return the other study whose projection (prediction for a larger cluster) a user's study tests. The
+    field `confirms` names it; None if it names none.
+    """
     named = study.spec.confirms
     if named is None or study.system_study is not None:
         return None
@@ -130,8 +132,8 @@ def _named_study(session: Session, study: StudyRow) -> StudyRow | None:
 
 
 def _cannot_run(session: Session, study: StudyRow) -> tuple[TrialConfig, ...]:
-    """Return the configurations that failed in runs on the target because they need too much memory there or their
-    backend rejects them.
+    """Return the configurations that failed in runs on the target (a larger cluster), because they need too much
+    memory there or their backend rejects them.
     """
     rows = trials.of_study(session, study.id)
     return tuple(row.config for row in rows if row.failure is not None and row.failure.kind in _CANNOT_RUN)

@@ -288,7 +288,7 @@ class _Step:
 
 
 def _study_id(retune: RetuneRow, kind: str) -> str:
-    """Id of a study of a retune; equal for repeated attempts at the same step, so that a repeated step adds no second
-    study.
+    """Id of a study of a retune (repeated measurement of a recommendation). It is the same each time the same step is
+    attempted, so that a repeated step adds no second study.
     """
     return f"study-{hashlib.sha256(f'{retune.id}:{kind}'.encode()).hexdigest()[:12]}"

@@ -59,7 +59,9 @@ def cancel_retune(context: Context, retune_id: str, idempotency: IdempotencyKey 
 
 
 def stop_retune(context: Context, retune_id: str, outcome: RetuneOutcome, reason: str) -> None:
-    """End a retune (repeated measurement of a recommendation) and its unfinished studies."""
+    """End a retune (repeated measurement of a recommendation) and the studies that it has started and that have not
+    ended.
+    """
     with context.db.write() as session:
         _stop(context, session, _lock(session, retune_id), outcome, reason)
 

@@ -52,7 +52,8 @@ Parsed = TypeVar("Parsed", bound=BaseModel)
 def parse_target(
     model: str | None, cluster: str | None, workload: str | None
 ) -> tuple[ModelSpec, WorkloadRequest, Cluster | None]:
-    """Parse model, cluster and workload of a tuning target from a query string; cluster None stands for `local`.
+    """Parse model, cluster and workload of a tuning target from a query string. A cluster of None stands for `local`,
+    the cluster of the live workers.
 
     Raises:
         Invalid: names each part that is missing or wrong.

@@ -44,7 +44,7 @@ def list_retunes(
 
 @router.get("/retunes/{retune_id}", dependencies=_READ, responses=problems("unknown_retune"))
 def read_retune(context: ContextDep, retune_id: str) -> Retune:
-    """Read one retune (repeated measurement of a recommendation)."""
+    """Read one retune (repeated measurement of a recommendation): its cause, state, cost and outcome."""
     return records.read(context, retune_id)
 
 

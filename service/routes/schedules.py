@@ -100,8 +100,8 @@ def put_schedule(
     responses=_CHANGED,
 )
 def delete_schedule(context: ContextDep, schedule_id: ScheduleIdParam, if_match: IfMatchParam = None) -> None:
-    """Delete a schedule and its ticks. Its queued retunes (repeated measurements of recommendations) are skipped;
-    running ones continue.
+    """Delete a schedule and the record of its ticks (moments at which it was due). Its queued retunes (repeated
+    measurements of recommendations) are skipped; running ones continue.
     """
     manage.delete(context, schedule_id, if_match)
 
@@ -110,7 +110,7 @@ def delete_schedule(context: ContextDep, schedule_id: ScheduleIdParam, if_match:
 def pause_schedule(
     context: ContextDep, schedule_id: ScheduleIdParam, once: IdempotencyDep, if_match: IfMatchParam = None
 ) -> Schedule:
-    """Pause a schedule until it is resumed. Ticks during the pause are not run later, and the schedule's queued
+    """Pause a schedule until it is resumed. What was due during the pause is not run later, and the schedule's queued
     retunes (repeated measurements of recommendations) are skipped.
     """
     return manage.pause(context, schedule_id, True, once, if_match)

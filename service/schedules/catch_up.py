@@ -17,7 +17,7 @@ class DueTick:
     at: datetime
     runs: bool
     merged_ticks: int = 1
-    """Number of ticks that this tick covers: itself, and missed ticks before it that were merged into it."""
+    """Number of ticks that this tick stands for: itself, and missed ticks before it that were merged into it."""
 
 
 def account_for_ticks(ticks: Sequence[datetime], now: datetime, spec: ScheduleSpec) -> list[DueTick]:

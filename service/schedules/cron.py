@@ -61,7 +61,7 @@ def describe(expression: str) -> str:
 
 
 def ticks(expression: str, zone: str, after: datetime) -> Iterator[datetime]:
-    """Iterate over the ticks of a cron expression after a moment.
+    """Iterate over the moments after a given one at which a cron expression is due.
 
     Raises:
         CronSimError: the expression cannot be read.

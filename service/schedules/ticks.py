@@ -38,7 +38,9 @@ def next_tick_of(spec: ScheduleSpec, after: datetime) -> datetime | None:
 
 
 def account_for_due(context: Context) -> int:
-    """Process every due tick of all schedules; returns the number of ticks that this replica processed."""
+    """Process the ticks of all schedules that are due (moments at which a schedule runs). Returns the number of ticks
+    that this replica of the service processed.
+    """
     with context.db.read() as session:
         rows = schedules.due(session, context.now())
     return sum_unlocked(rows, partial(_account_for_schedule, context), lambda row: row.id)
@@ -81,7 +83,9 @@ def add_manual_tick(context: Context, session: Session, row: ScheduleRow) -> Non
 
 
 def _account_for_schedule(context: Context, schedule: ScheduleRow) -> int:
-    """Process the due ticks of one schedule and return their number; 0 if another replica processes them."""
+    """Process the ticks of one schedule that are due (moments at which it runs), and return their number; 0 if
+    another replica of the service processes them.
+    """
     now, spec = context.now(), schedule.spec
     assert spec.cron is not None and schedule.next_tick_at is not None
     later = cron.ticks(spec.cron, spec.timezone, schedule.next_tick_at)

@@ -54,7 +54,7 @@ def create_study(
     project_id: str | None = None,
     resolve_key: str | None = None,
 ) -> Study:
-    """Store a new study and its first run, which determines the model summary.
+    """Store a new study and its first run, in which a worker counts the sizes and FLOPs of the study's model.
 
     Raises:
         Invalid: no worker could run the study, or its search space is empty; then nothing is stored.

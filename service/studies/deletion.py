@@ -67,7 +67,8 @@ def delete(context: Context, study_id: str, withdraw: bool = False, if_match: st
 def undelete(
     context: Context, study_id: str, idempotency: IdempotencyKey = NO_KEY, if_match: str | None = None
 ) -> Study:
-    """Restore a deleted study. A withdrawn result stays withdrawn, but can be approved.
+    """Restore a deleted study. If its result was withdrawn as a recommendation, it stays withdrawn, but can be
+    approved again.
 
     Raises:
         PreconditionFailed: the study has changed since the sender read it.

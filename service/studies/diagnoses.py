@@ -21,7 +21,8 @@ log = logging.getLogger(__name__)
 def request_diagnosis(
     context: Context, study_id: str, number: int, idempotency: IdempotencyKey = NO_KEY
 ) -> TrialDiagnosis:
-    """Request one more run of a trial under the profiler; while such a run waits or executes, no second run is added.
+    """Request one more run of a trial under the profiler; if such a run waits or executes already, no second one is
+    added.
 
     Raises:
         NotFound: no such study or trial.

@@ -23,7 +23,7 @@ _RECONNECT_MS = 2000
 
 
 def list_events(context: Context, study_id: str, after: int, limit: int = _PAGE) -> EventPage:
-    """Events of a study with numbers above a given number.
+    """Events of a study whose number is above a given one.
 
     Raises:
         NotFound: no such study.

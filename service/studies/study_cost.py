@@ -36,7 +36,9 @@ _TOP = 5
 
 @dataclass(frozen=True)
 class StudyMachine:
-    """Hardware on which a study would run, with the rates and calibrations measured on it so far."""
+    """Hardware on which a study would run, with the hardware rates and the predictor's corrections measured on it so
+    far.
+    """
 
     cluster: Cluster
     device: DeviceDtypes

@@ -43,11 +43,11 @@ worker has summarised its model.
 
 
 def check(spec: StudySpec, cluster: Cluster) -> ResolvedBaseline:
-    """Check a new study, and convert its baseline into a configuration with notes.
+    """Check a new study, and convert its baseline into Shardtune's configuration format, with notes for the user.
 
     Raises:
         Invalid: the sampler is not installed, the baseline contradicts the workload, no batch or mesh is possible, or
-    the limits leave nothing to search.
+            the limits leave nothing to search.
     """
     model_checks.check(spec, cluster)
     _check_positions(spec)
@@ -266,8 +266,8 @@ def _expert_limits(config: dict[str, JsonValue]) -> tuple[int | None, int | None
 
 
 def _head_divisor(config: dict[str, JsonValue]) -> int:
-    """Greatest common divisor of the numbers of query heads and key-value heads, as far as the model's config contains
-    them.
+    """Greatest common divisor of the number of query heads and the number of key-value heads, with an assumed number
+    of heads if the model's config names none.
     """
     heads = next((_positive_int(config.get(name), _ASSUMED_COUNT) for name in _HEADS if name in config), _ASSUMED_COUNT)
     return math.gcd(heads, _positive_int(config.get("num_key_value_heads"), heads))

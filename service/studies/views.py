@@ -50,7 +50,7 @@ def study_view(row: StudyRow, trials: Mapping[str, int], rejected: int) -> Study
 
 
 def _known_code(code: str | None) -> StudyReasonCode | None:
-    """Return a stored reason code; None if a newer release stored a code that this release does not know."""
+    """Return a stored reason code. None if a newer release stored a code that this release does not know."""
     return StudyReasonCode(code) if code in set(StudyReasonCode) else None
 
 
@@ -65,7 +65,9 @@ def _final_comparison_runs(row: StudyRow) -> int | None:
 
 
 def trial_view(row: TrialRow) -> Trial:
-    """Convert a trial and its runs into the API's model; the trial's own figures are those of its search run."""
+    """Convert a trial and its runs into the API's model. The figures given for the trial itself are those of its
+    search run.
+    """
     # Validation runs repeat the configuration; the search run is the one that every trial has.
     searched = next((run.measurement for run in row.runs if run.purpose == RunPurpose.SEARCH), None)
     return Trial(

@@ -21,7 +21,9 @@ log = logging.getLogger(__name__)
 
 
 async def keep_beginning(context: Context) -> None:
-    """Start or fail waiting studies at the interval at which expired leases are checked, until cancelled."""
+    """Start or fail studies that wait for a worker, at intervals until cancelled. The interval is that at which
+    expired leases are looked for.
+    """
 
     async def step() -> None:
         await run_in_threadpool(begin_or_fail_waiting, context)

@@ -19,7 +19,7 @@ from shardtune.service.trackers import storage_lock, trial_values
 _TRIAL, _STUDY, _VALUE = "shardtune.trial", "shardtune.study_id", "shardtune.value"
 _STATES = {TrialState.COMPLETE: OptunaState.COMPLETE, TrialState.PRUNED: OptunaState.PRUNED}
 _OWN_TABLE = "version_info"
-"""Table that every Optuna storage contains."""
+"""Table by which a database is recognised as an Optuna storage, because each one contains it."""
 
 
 class StorageRejected(ValueError):
@@ -33,13 +33,13 @@ class StorageUpdate:
     """Result of a writing."""
 
     name: str
-    """Name of the study in the storage."""
+    """Name that the study has in the Optuna storage."""
     added: int
-    """Number of trials that were added."""
+    """Number of trials that were added to the Optuna storage."""
     kept: int
-    """Number of trials that the storage already contained."""
+    """Number of the study's trials that the Optuna storage contained before."""
     waiting: int
-    """Number of trials of the study that have not ended, and so are not written yet."""
+    """Number of the study's trials that have not ended, so that they are not yet written to the Optuna storage."""
 
 
 def write_study(study: Study, trials: Sequence[Trial], storage: str, name: str | None = None) -> StorageUpdate:
@@ -140,7 +140,7 @@ def _optuna_trial(trial: Trial, row: dict[str, KnobValue], spaces: dict[str, Bas
 
 
 def _local(moment: datetime) -> datetime:
-    """Convert a time into Optuna's form: local time without a time zone."""
+    """Convert a time into the form in which Optuna stores it: local time without a time zone."""
     return moment.astimezone().replace(tzinfo=None)
 
 

@@ -12,7 +12,7 @@ MEASURED_SPEED, MEASURED_MEMORY = "measured_tokens_per_s_per_gpu", "measured_pea
 
 
 def parameters(trial: Trial) -> dict[str, KnobValue]:
-    """Return the knobs of a trial's configuration by name."""
+    """Return the knobs of a trial's configuration, each with its name and value."""
     return flatten(trial.config)
 
 

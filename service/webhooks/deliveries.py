@@ -33,7 +33,9 @@ _CLAIM = timedelta(seconds=60)
 Sending may not take longer.
 """
 _MAX_PER_WEBHOOK = 4
-"""Maximum number of messages that are being sent to one webhook at a time; 1 if the last message failed."""
+"""Maximum number of messages that are being sent to one webhook at the same time. If the webhook's last message
+failed, only one is sent at a time.
+"""
 _MAX_PER_PROJECT = 32
 _GONE = 410
 
@@ -79,7 +81,7 @@ class Courier:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start_due(self) -> int:
-        """Begin to send due webhook messages as far as capacity allows; returns the number begun."""
+        """Begin to send webhook messages that are due, as many as may be sent at a time; returns the number begun."""
         messages = await run_in_threadpool(claim_due, self._context, self._in_flight.copy())
         key = await run_in_threadpool(secrets.master_key, self._context.settings) if messages else b""
         for message in messages:

@@ -25,8 +25,9 @@ without losing a message.
 
 
 def master_key(settings: Settings) -> bytes:
-    """Key from which the secrets of webhooks are derived, and the key that signs the confirmation codes for coding
-    agents: the setting `SHARDTUNE_SECRET_KEY`, or a key file beside a SQLite database that is created on first use.
+    """Key from which the secrets of webhooks are derived, and which signs the confirmation codes for coding agents.
+    It is the setting `SHARDTUNE_SECRET_KEY`, or is read from a key file beside a SQLite database, created on first
+    use.
 
     Raises:
         Conflict: the database is not SQLite, and no key is set. Replicas of the service share no key file, so the key

@@ -48,8 +48,9 @@ def lacks_packages(worker: WorkerRow, study: StudyRow) -> bool:
 
 
 def has_hardware(offer: Offer, cluster: Cluster, *, any_host_memory: bool = False) -> bool:
-    """Whether a worker has the hardware of a cluster, or more devices of the same kind. `any_host_memory`: do not
-    compare the hosts' memory, because the study gives only a short name such as `8xh100`, which says nothing about it.
+    """Whether a worker has the hardware of a cluster, or more devices of the same kind. With `any_host_memory`, the
+    memory of the hosts is not compared, because a study that gives only a short name such as `8xh100` says nothing
+    about it.
     """
     available = offer.cluster
     if not has_same_shape(available, cluster) or _leaves_to_smaller_workers(offer, cluster):
@@ -81,7 +82,9 @@ def _trains_workload(offer: Offer, workload: WorkloadRequest) -> bool:
 
 
 def can_run(worker: WorkerRow, study: StudyRow) -> bool:
-    """Whether a worker may run a study: it has the hardware, and its measurements are comparable with the study's."""
+    """Whether a worker may run a study: it has the study's hardware, and its measurements can be compared with those
+    that the study has already.
+    """
     return (
         _is_in_scope(worker, study)
         and (study.system_study is None or study.system_study.worker_id in (None, worker.id))
@@ -139,8 +142,8 @@ def fingerprint_differs(worker: WorkerRow, study: StudyRow) -> bool:
 
 
 def is_rejected(worker: WorkerRow, study: StudyRow) -> bool:
-    """Whether a worker with the study's kind of hardware gets none of its runs, for a reason that `rejection_reason`
-    returns.
+    """Whether a worker with the study's kind of hardware still gets none of its runs. `rejection_reason` returns the
+    reason.
     """
     return fingerprint_differs(worker, study) or first_run_obstacle(worker, study) is not None
 

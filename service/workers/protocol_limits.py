@@ -16,7 +16,7 @@ from shardtune.db.tables.workers import WorkerRow
 
 
 def why_inexpressible(workload: Workload, task: BaseModel, protocol_version: int) -> str | None:
-    """Reason why a task on a workload cannot be expressed in messages of a protocol version; None if it can."""
+    """Reason why a task on this workload cannot be expressed in messages of a protocol version; None if it can."""
     if protocol_version >= PROTOCOL_VERSION:
         return None
     precision, optimizer = workload.precision, workload.optimizer

@@ -64,7 +64,7 @@ def _needs_more_hosts(cluster: Cluster, live: Sequence[WorkerRow]) -> bool:
 
 
 def local_worker(live: Sequence[WorkerRow]) -> WorkerRow:
-    """Worker whose cluster the name `local` means.
+    """Worker whose cluster is meant by the name `local` in a study.
 
     Raises:
         Invalid: there is no worker, or their clusters differ.

@@ -71,7 +71,8 @@ def is_approved(session: Session, recommendation_id: str) -> bool:
 
 
 def previous_recommendation(session: Session, row: TuningTargetRow) -> RecommendationRow | None:
-    """Return the recommendation that was current before the present one."""
+    """Return the recommendation of a tuning target (model, workload, cluster) that was in force before the present
+    one."""
     query = (
         select(RecommendationRow)
         .join(DecisionRow, DecisionRow.recommendation_id == RecommendationRow.id)

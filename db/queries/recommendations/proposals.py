@@ -10,7 +10,7 @@ from shardtune.db.tables.best import RecommendationRow, TuningTargetRow
 
 
 def newest_proposal(session: Session, project_id: str, target_key: str) -> RecommendationRow | None:
-    """Return a tuning target's newest recommendation that waits for approval."""
+    """Return the newest recommendation of a tuning target (model, workload, cluster) that waits for approval."""
     return session.scalars(
         select(RecommendationRow)
         .where(

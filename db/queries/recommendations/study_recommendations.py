@@ -13,7 +13,7 @@ from shardtune.db.tables.studies import StudyRow
 
 
 def of_studies(session: Session, study_ids: Sequence[str]) -> dict[str, RecommendationRow]:
-    """Return for each study its current recommendation, or else its newest one."""
+    """Return one recommendation for each study: the one that is current, else the newest one."""
     query = select(RecommendationRow).where(RecommendationRow.study_id.in_(study_ids))
     is_recommended = RecommendationRow.state == RecommendationState.RECOMMENDED
     # Of one study the last of them stays.

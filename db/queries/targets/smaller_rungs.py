@@ -28,7 +28,7 @@ class EndedStudy:
     cluster: Cluster
     fingerprint: Fingerprint
     complete_trials: int = 0
-    """Number of trials that were measured."""
+    """Number of the study's trials that were measured."""
 
 
 def ended_studies(session: Session, project_id: str) -> Sequence[EndedStudy]:

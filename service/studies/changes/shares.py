@@ -37,9 +37,10 @@ class SettingChange:
 def changes_of(
     today: TrialConfig, best: TrialConfig, search_speeds: Mapping[TrialConfig, float], predicted: SpeedOf
 ) -> tuple[SettingChange, ...]:
-    """Return the setting changes from the user's present configuration to the recommended one, largest effect first.
+    """Return the changes of settings from the user's present configuration to the recommended one, the change with
+    the largest effect first.
 
-    `search_speeds`: speed that the study's search measured, by configuration.
+    `search_speeds` contains the speed of each configuration that the study's search measured.
     """
     units = knobs_by_change(flatten(today), flatten(best))
     effects = [(name, *_factor(today, best, names, search_speeds, predicted)) for name, names in units.items()]

@@ -76,8 +76,8 @@ def diff_of(study: Study, today: Contender, best: Contender) -> UserFile | None:
 
 
 def _settings_outside(today: Contender, best: Contender, render: Render) -> tuple[str, ...]:
-    """Return the changed settings that the format of the user's file cannot express: the file's content is the same
-    with and without them.
+    """Return those of the changed settings that the format of the user's file cannot express, because the file's
+    content is the same with and without them.
     """
     units = shares.knobs_by_change(flatten(today.config), flatten(best.config))
     return tuple(name for name, knobs in units.items() if not _is_held(today, best, knobs, render))

@@ -68,5 +68,5 @@ def count_concurrent_workers(session: Session, run: RunRow) -> int:
 
 
 def clear_host_wait(session: Session, worker_session: str) -> None:
-    """Remove the record that the worker waits for its host."""
+    """Remove the record that a worker waits for its host."""
     session.execute(update(WorkerRow).where(WorkerRow.session == worker_session).values(host_wait=None))

@@ -11,9 +11,8 @@ body of 32 MiB therefore needs chunks of 1.6 KiB or more on average.
 _HEAD_BYTES = 64 << 10
 """Maximum bytes of a request's first line and headers together."""
 _PARSED_BYTES = 1 << 20
-"""Largest Content-Length in bytes of a request whose response may begin before its body has arrived and whose
-connection is still used again: the rest of the body is read and dropped. After a larger body, the connection is
-closed.
+"""Maximum Content-Length in bytes of a request whose body is still read to its end after an early response, so that
+the connection can be used for the next request. If the body is larger, the connection is closed.
 """
 
 

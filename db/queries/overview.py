@@ -118,9 +118,9 @@ class RunCosts:
 
     runs: int
     shortest: float
-    """Smallest number of GPU-seconds that an attempt took which gave a run its result."""
+    """GPU-seconds of the cheapest attempt that gave one of the runs its result."""
     mean: float
-    """Mean number of GPU-seconds of a run, attempts that were repeated included."""
+    """Mean GPU-seconds of one run, including its repeated attempts."""
 
 
 def run_costs(session: Session, study_ids: Sequence[str]) -> dict[str, dict[tuple[RunPurpose, int], RunCosts]]:

@@ -60,7 +60,7 @@ def put(
     **values: Any,
 ) -> tuple[RetuneRow, bool]:
     """Return the unfinished retune (repeated measurement of a recommendation) of a tuning target (model, workload,
-    cluster), locked, and whether it was created by this call because none existed."""
+    cluster), locked; create it if there is none. The second value says whether this call has created it."""
     insert = postgresql.insert if session.get_bind().dialect.name == "postgresql" else sqlite.insert
     for _ in range(_MOST_RACES):
         retune_id = f"retune-{secrets.token_hex(6)}"

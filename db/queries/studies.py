@@ -92,7 +92,8 @@ def page(
 
 
 def newest_summary_ids(session: Session, project_id: str | None, limit: int) -> Sequence[str]:
-    """Return the ids of the newest studies that have a model summary, of one project or (None) of all."""
+    """Return the ids of the newest studies that have a model summary (sizes and FLOPs of the model), of one project,
+    or of all projects if it is None."""
     query = select(StudyRow.id).where(StudyRow.deleted_at.is_(None), StudyRow.model_summary.is_not(None))
     if project_id is not None:
         query = query.where(StudyRow.project_id == project_id)

@@ -156,7 +156,7 @@ def forget_gone(session: Session, before: datetime, now: datetime) -> int:
 
 
 def serving(project_id: str | None) -> list[ColumnElement[bool]]:
-    """Return the conditions of registered workers that serve a project (None means any project)."""
+    """Return the SQL conditions that select the registered workers that serve a project (None means any project)."""
     conditions: list[ColumnElement[bool]] = [WorkerRow.forgotten_at.is_(None)]
     whose = or_(WorkerRow.project_id.is_(None), WorkerRow.project_id == project_id)
     return conditions if project_id is None else [*conditions, whose]

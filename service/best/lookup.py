@@ -178,8 +178,8 @@ def tag_of(best_config: BestConfig) -> str:
 
 
 def check_unchanged(context: Context, row: TuningTargetRow, if_match: str | None) -> None:
-    """Reject a decision about a tuning target (model, workload, cluster) whose recommendation or history has changed
-    since the client read it (If- Match).
+    """Reject a decision about a tuning target (model, workload, cluster) if the header If-Match shows that its
+    recommendation or history has changed since the client read it.
 
     Raises:
         PreconditionFailed: the recommendation or the history has changed.

@@ -104,8 +104,8 @@ def send_canary(
 
 
 def send_peer(context: Context, canary_id: str, worker_id: str) -> None:
-    """Send a canary (repeated run of a recommended configuration) that seems slow again, to a second worker. This
-    tells a slow worker from a slow configuration.
+    """Repeat a canary (run of a recommended configuration to check its speed) on a second worker, because it seems
+    slow. This tells a slow worker from a slow configuration.
     """
     try:
         with context.db.write() as session:

@@ -149,8 +149,8 @@ def _choose_short_steps(study: StudyRow, snapshot: StudySnapshot, step: Step, as
 
 
 def _read_snapshot(context: Context, open_study: OpenStudy, is_first: bool) -> StudySnapshot | None:
-    """Read a study's snapshot (trials and runs at one version) and the predictor's calibrations. None if the study's
-    retuning budget of the day is used up.
+    """Read a study's snapshot (trials and runs at one version) and the predictor's calibrations. None if the study
+    only measures a recommendation again and the day's budget for that is used up.
 
     `is_first`: the study was listed just now, so a snapshot cached at the listed version is used without reading the
     study again.

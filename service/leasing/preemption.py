@@ -12,8 +12,8 @@ from shardtune.service.workers import compatibility
 
 
 def preempt_if_needed(context: Context, run_id: str, worker_session: str) -> None:
-    """End a run of a system study (retune or canary) if a user's study needs its worker. The run is repeated later,
-    and the ended attempt does not count as a failed one.
+    """End a run of a study that the service created to measure or check a recommendation again, if a user's study
+    needs the worker. The run is repeated later, and the ended attempt does not count as a failed one.
     """
     with context.db.read() as session:
         run, worker = leases.get(session, run_id), workers.by_session(session, worker_session)

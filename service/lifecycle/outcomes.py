@@ -34,8 +34,8 @@ fault of the platform is retried once.
 # The study, or a measured trial, depends on these runs, so they get one try more. A lost node never counts by itself:
 # only the total number of tries ends the run.
 _MAX_EQUAL_ENDS_LENIENT = 3
-"""Number of attempts at a model-summary or validation run that may fail in the same way before the run is not
-repeated.
+"""Number of times that a run may fail in the same way before it is not repeated. It applies to validation runs, and
+to runs that count the sizes and FLOPs of a study's model.
 """
 # A run that never ends the same way twice would otherwise be retried forever.
 _MAX_TRIES = 4

@@ -19,8 +19,8 @@ model summary of some kilobytes.
 
 
 def with_trace(session: Session, project_id: str | None, request: PredictionRequest) -> PredictionRequest:
-    """Add to a prediction request the model summary of the newest study of the same user-written model code. With
-    `project_id` None, the studies of all projects are searched.
+    """Add to a prediction request the model summary (sizes and FLOPs of the model) of the newest study of the same
+    user-written model code. With `project_id` None, the studies of all projects are searched.
 
     A study counts only if its sequence length and dtypes equal those that the request names. If no study counts, the
     request is returned unchanged.

@@ -121,7 +121,7 @@ class DecayedUsage:
             self._rescale()
 
     def fraction(self, sender: str) -> float:
-        """Fraction of the slot time that all senders used recently which this sender used, from 0 to 1."""
+        """Slot time that this sender used recently, divided by the slot time that all senders used (from 0 to 1)."""
         return self._usage.get(sender, 0.0) / self._total if self._total else 0.0
 
     def _rescale(self) -> None:

@@ -30,7 +30,8 @@ def report_confirmation(session: Session, study: StudyRow, result: StudyResult, 
     """Store what a study measured on a target cluster in the other study whose projection (prediction for that
     cluster) it tests. Call it once the study's result needs no approval.
 
-    Retunes and canaries report nothing: they have a copy of a study's request, but run other configurations.
+    Studies that measure or check a recommendation again report nothing: they have a copy of a study's request, but
+    run other configurations.
     """
     original = _named_study(session, study)
     if original is None:

@@ -137,8 +137,8 @@ def _study_spec(
 
 
 def _valid_model_summary(session: Session, earlier: StudyRow, fingerprint_key: str) -> ModelSummary | None:
-    """Model summary of the earlier study, if it is valid on this fingerprint (hardware and software versions); None
-    if a worker must create a new one.
+    """Model summary (sizes and FLOPs of the model) of the earlier study, if it is valid on this fingerprint (hardware
+    and software versions); None if a worker must create a new one.
     """
     if earlier.fingerprint is None:
         return None

@@ -16,7 +16,7 @@ from cronsim import CronSim, CronSimError
 _FIELDS = "minute hour day-of-month month day-of-week, such as '0 3 * * 0' (Sundays at 03:00)"
 # More than a year of a daily tick, so that both days on which the clocks change are among them.
 _CHECKED_TICKS = 400
-"""Number of future ticks (moments at which a schedule is due) between which the time is checked when a cron
+"""Number of future ticks (moments at which a schedule is due) whose distances in time are checked when a cron
 expression is validated.
 """
 _LAST_YEAR = 9998
@@ -51,7 +51,7 @@ def check_expression(expression: str, zone: str, now: datetime, least_gap_s: flo
 
 
 def next_tick(expression: str, zone: str, after: datetime) -> datetime | None:
-    """First tick of a cron expression after a moment; None if there is no tick within fifty years."""
+    """First moment after a given one at which a cron expression is due; None if there is none within fifty years."""
     return next(ticks(expression, zone, after), None)
 
 

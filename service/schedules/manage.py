@@ -140,8 +140,8 @@ def pause(
 
 
 def run_now(context: Context, schedule_id: str, idempotency: IdempotencyKey = NO_KEY) -> Schedule:
-    """Measure the recommendations that a schedule selects again now, whatever the schedule's trigger is, even while
-    it is paused.
+    """Request, whatever a schedule's trigger is and even while it is paused, that the recommendations which it
+    selects are measured again now.
     """
     with idempotency.write(context) as session:
         row = _lock(context, session, schedule_id, None)

@@ -33,13 +33,15 @@ earlier ticks have ended.
 
 
 def next_tick_of(spec: ScheduleSpec, after: datetime) -> datetime | None:
-    """Next tick of a schedule after a moment; None if the schedule's trigger has no fixed times."""
+    """Next tick of a schedule (moment at which it is due) after a given moment; None if the schedule's trigger has no
+    fixed times.
+    """
     return None if spec.cron is None else cron.next_tick(spec.cron, spec.timezone, after)
 
 
 def account_for_due(context: Context) -> int:
-    """Process the ticks of all schedules that are due (moments at which a schedule runs). Returns the number of ticks
-    that this replica of the service processed.
+    """Process every tick (moment at which a schedule runs) that is due, for all schedules. Returns the number of
+    ticks that this replica of the service processed.
     """
     with context.db.read() as session:
         rows = schedules.due(session, context.now())
@@ -83,7 +85,7 @@ def add_manual_tick(context: Context, session: Session, row: ScheduleRow) -> Non
 
 
 def _account_for_schedule(context: Context, schedule: ScheduleRow) -> int:
-    """Process the ticks of one schedule that are due (moments at which it runs), and return their number; 0 if
+    """Process every tick (moment at which a schedule runs) of one schedule that is due, and return their number; 0 if
     another replica of the service processes them.
     """
     now, spec = context.now(), schedule.spec

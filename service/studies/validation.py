@@ -182,8 +182,8 @@ def _check_positions(spec: StudyRequest) -> None:
 
 
 def _stand_in_summary(model: ModelSpec) -> ModelSummary:
-    """Stand-in for a model summary, as long as no worker has summarised the model. It suffices to check whether the
-    search space is empty; only bucket sizes depend on the real summary.
+    """Stand-in for the model summary (sizes and FLOPs of the model), as long as no worker has counted them. It
+    suffices to check whether the search space is empty; only bucket sizes depend on the real summary.
     """
     layers = next(
         (_positive_int(model.trained_config.get(name), 1) for name in _LAYERS if name in model.trained_config), 1

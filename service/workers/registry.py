@@ -267,5 +267,7 @@ def has_worker_for(context: Context, session: Session, study: StudyRow, purpose:
 
 
 def live_since(context: Context) -> datetime:
-    """Time before which a worker's last request must not lie if the worker is to count as live."""
+    """Earliest time at which a live worker may have sent its last request; a worker whose last request is older does
+    not count as live.
+    """
     return context.now() - timedelta(seconds=context.settings.worker_live_s)

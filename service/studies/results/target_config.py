@@ -48,8 +48,8 @@ def on_target(study: Study, projection: StudyProjection) -> tuple[Study, Contend
 
 def target_files(study: Study) -> dict[str, str]:
     """Return additional files for the export of a configuration that was projected to a larger cluster. One lists the
-    fastest configuration for each number of nodes, for launchers that may get fewer nodes. The others are a job that
-    tests the projection on that cluster.
+    fastest configuration for each number of nodes, for launchers that may get fewer nodes. The others belong to a job
+    that tests the projection on that cluster.
     """
     projection = None if study.result is None else study.result.projection
     if projection is None:

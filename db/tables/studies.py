@@ -69,8 +69,8 @@ class StudyRow(Row):
         words(StudyPurpose, 8), default=StudyPurpose.USER, server_default=StudyPurpose.USER.value
     )
     system_study: Mapped[SystemStudy | None] = mapped_column(Stored(SystemStudy))
-    """What a study does that the service started itself, such as to repeat a recommended configuration; None for a
-    study of a user."""
+    """Task of a study that the service started itself, such as to repeat a recommended configuration; None for a
+    user's study."""
     created_at: Mapped[datetime]
     started_at: Mapped[datetime | None]
     """Time at which the study could first run, from which its time budget counts; None as long as the study waits for

@@ -27,7 +27,7 @@ class LockedRun:
 
     @property
     def ends(self) -> list[AttemptEnd]:
-        """How each finished attempt at the run ended, in order."""
+        """Ways in which the finished attempts at the run ended, in order."""
         return [row.end for row in self.attempts if row.end is not None]
 
     @cached_property

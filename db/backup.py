@@ -11,11 +11,11 @@ from sqlalchemy import URL
 from shardtune.db.session import parse_url
 
 _SECRET_PARAMETERS = ("password", "sslpassword")
-"""Parameters of libpq's URLs that hold secrets."""
+"""Names of those parameters in libpq's URLs that hold secrets."""
 
 
 def backup(url: str, out: Path) -> int:
-    """Write a consistent copy of the database as of one moment; return its size in bytes.
+    """Write a copy of the database that shows its state at one moment; return the size of the copy in bytes.
 
     Raises:
         ValueError: the file exists, the database does not, or pg_dump is missing or failed.
@@ -61,7 +61,7 @@ def _dump_postgres(url: URL, out: Path) -> None:
 
 
 def postgres_program(name: str) -> str:
-    """Return the path of one of PostgreSQL's client programs.
+    """Return the path at which one of PostgreSQL's client programs, such as pg_dump, is installed.
 
     Raises:
         ValueError: the program is not installed.
@@ -76,7 +76,7 @@ def postgres_program(name: str) -> str:
 
 
 def connection_arguments(url: URL) -> list[str]:
-    """Return the arguments of PostgreSQL's client programs that name a database; they hold no password."""
+    """Return those arguments of PostgreSQL's client programs that name a database; they contain no password."""
     # `URL.set` keeps a password that it is given as None, and libpq takes one in the query, too.
     query = {name: value for name, value in url.query.items() if name not in _SECRET_PARAMETERS}
     target = url.set(drivername="postgresql", query=query)._replace(password=None).render_as_string()
@@ -84,6 +84,7 @@ def connection_arguments(url: URL) -> list[str]:
 
 
 def password_environment(url: URL) -> dict[str, str]:
-    """Return the environment of PostgreSQL's client programs with the password, which process lists do not show."""
+    """Return the environment variables of PostgreSQL's client programs. They contain the password, because lists of
+    processes do not show them."""
     stated = url.password or url.query.get("password")
     return dict(os.environ) | ({"PGPASSWORD": str(stated)} if stated else {})

@@ -9,9 +9,10 @@ from sqlalchemy import Engine, select
 from sqlalchemy.sql.functions import func
 
 _ELAPSED = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-"""System clock of elapsed time that also advances while the machine is suspended (Linux)."""
+"""System clock that counts elapsed time and, on Linux, also advances while the machine is suspended."""
 _USELESS_S = 1.0
-"""Duration of a reading in seconds above which it is less accurate than the previous reading."""
+"""Seconds that reading the database's clock may take. A reading that took longer is less accurate than the previous
+reading, which is then kept."""
 
 
 def utc_now() -> datetime:
@@ -20,13 +21,14 @@ def utc_now() -> datetime:
 
 
 class DatabaseClock:
-    """Callable that returns the present time by the database's clock. SQLite has no clock of its own, so the machine's
-    is used."""
+    """Callable that returns the present time by the database's clock. For SQLite, which has no clock of its own, it
+    returns the time of this machine."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._ahead: timedelta | None = None
-        """Database time minus this machine's elapsed time since start; None before the first reading."""
+        """Difference between the database's time and this machine's clock of elapsed time; None before the database's
+        clock was read."""
 
     def __call__(self) -> datetime:
         return utc_now() if self._ahead is None else _elapsed() + self._ahead
@@ -37,7 +39,7 @@ class DatabaseClock:
         return (utc_now() - self()).total_seconds()
 
     def read(self) -> None:
-        """Read the present time from the database and update the offset."""
+        """Read the present time from the database, and correct the stored difference between the two clocks."""
         if self._engine.dialect.name == "sqlite":
             return
         with self._engine.begin() as connection:

@@ -4,7 +4,8 @@ from sqlalchemy import Engine, ExceptionContext, event
 
 
 def hide_values(engine: Engine) -> None:
-    """Replace the text of each database error by its kind, its SQLSTATE and the constraint, column and table it names.
+    """Replace the text of each database error by the error's kind, its SQLSTATE, and the constraint, column and table
+    that it names, so that no stored value reaches a log.
 
     SQLAlchemy's `hide_parameters` covers the statement's parameters only. Postgres repeats values in its own text:
     `Key (name)=(…) already exists`, `invalid input syntax for type integer: "…"`, or the whole failing row.

@@ -19,27 +19,28 @@ _HOLD = text("SELECT pg_advisory_xact_lock(hashtextextended(:name, 0))")
 
 @dataclass(frozen=True)
 class CoTenant:
-    """Another worker on the same host, with its current run and wait."""
+    """Other worker on the same host, with the run that it executes and its wait for the host."""
 
     host_partition: HostPartition
     seen_at: datetime
     host_wait: HostWait | None
     purpose: RunPurpose | None
-    """Purpose of the run that the worker executes; None if it executes none."""
+    """Purpose of the run that the other worker executes; None if it executes none."""
     system_study: SystemStudy | None
-    """System study of the worker's run; None for a user's study."""
+    """System study (created by the service itself) to which the other worker's run belongs; None if a user's study."""
 
 
 def lock_host(session: Session, host_id: str) -> None:
-    """Lock a host until the transaction ends, so that no other transaction assigns runs on it. SQLite has only one
-    writer at a time. The host is locked after the study (note [lock order] in db.session), so that transactions cannot
-    deadlock."""
+    """Lock a host until the transaction ends, so that no other transaction assigns runs to workers on it. On SQLite,
+    which has only one writer at a time, nothing needs to be locked. The caller must have locked the study before
+    (note [lock order] in db.session), so that transactions cannot deadlock."""
     if session.get_bind().dialect.name == "postgresql":
         session.execute(_HOLD, {"name": f"host {host_id}"})
 
 
 def co_tenants(session: Session, worker: WorkerRow) -> Sequence[CoTenant]:
-    """Return the other workers of a host that execute a run or wait for one. The caller must have locked the host."""
+    """Return the other workers of a host that execute a run now or wait to execute one. The caller must have locked
+    the host."""
     query = (
         select(WorkerRow.offer, WorkerRow.seen_at, WorkerRow.host_wait, RunRow.purpose, StudyRow.system_study)
         .outerjoin(RunRow, and_(RunRow.worker_id == WorkerRow.id, RunRow.state == TrialState.RUNNING))
@@ -55,7 +56,8 @@ def co_tenants(session: Session, worker: WorkerRow) -> Sequence[CoTenant]:
 
 
 def count_concurrent_workers(session: Session, run: RunRow) -> int:
-    """Return the number of other workers on a run's host that executed a run at any time since the given run began."""
+    """Return the number of other workers on the host of a run that executed something at any time since this run
+    began."""
     query = (
         select(func.count(AttemptRow.worker_id.distinct()))
         .join(WorkerRow, WorkerRow.id == AttemptRow.worker_id)
@@ -66,5 +68,5 @@ def count_concurrent_workers(session: Session, run: RunRow) -> int:
 
 
 def clear_host_wait(session: Session, worker_session: str) -> None:
-    """Clear the worker's wait for its host."""
+    """Remove the record that a worker waits for its host."""
     session.execute(update(WorkerRow).where(WorkerRow.session == worker_session).values(host_wait=None))

@@ -18,10 +18,10 @@ from shardtune.api_schemas.protocol import REQUEST_TIMEOUT_S
 _MS = 1000
 _LEAST_S = 1.0
 MOST_LOCK_S = 0.8 * REQUEST_TIMEOUT_S
-"""Maximum seconds of waiting for a lock, whatever the lease: a worker that waits for the response must get "try again"
-before it gives up, or its request would go on without it."""
+"""Maximum seconds of waiting for a lock, however long the lease is. A worker that waits for the response must be told
+to try again before it gives up; else its request would take effect although the worker no longer waits."""
 _LEAST_CONNECT_S = 2
-"""Minimum connect timeout in seconds; libpq raises smaller values to two."""
+"""Minimum connect timeout in seconds, because libpq raises smaller values to two seconds."""
 _PROBES = 3
 _BUSY = (LockNotAvailable, QueryCanceled, DeadlockDetected, SerializationFailure)
 
@@ -33,19 +33,20 @@ class DatabaseLimits:
     connections: int = 15
     """Maximum number of open connections."""
     lock_s: float = MOST_LOCK_S
-    """Maximum seconds of waiting for a row lock, or for a free connection; at most `MOST_LOCK_S`."""
+    """Maximum seconds of waiting for a row lock, or for a free connection of the pool; at most `MOST_LOCK_S`."""
     statement_s: float = 10.0
     """Maximum seconds of one statement, including waits for row locks."""
     idle_s: float = 10.0
-    """Maximum seconds between two statements of a transaction, after which the server ends it; the longest time that a
-    lost host can hold a row."""
+    """Maximum seconds between two statements of a transaction. After that, the server ends the transaction, so that a
+    host that has disappeared cannot hold a row locked for longer."""
     silence_s: float = 12.0
-    """Seconds without a response after which the connection is closed. Longer than the statement limit."""
+    """Seconds without a response from the server after which the connection is closed. They must exceed the limit for
+    one statement."""
 
     @classmethod
     def for_lease(cls, lease_s: float, connections: int = 15) -> "DatabaseLimits":
-        """Return limits that leave enough time to try again, and to try another replica, before a lease of this length
-        ends."""
+        """Return limits for a lease of this length: before the lease ends, there is enough time to try a request
+        again, also at another replica."""
         return cls(
             connections,
             lock_s=min(MOST_LOCK_S, max(_LEAST_S, lease_s / 5)),
@@ -61,7 +62,7 @@ class DatabaseLimits:
         return {"pool_size": self.connections, "max_overflow": 0, "pool_timeout": self.lock_s} | used
 
     def connect_args(self, url: URL) -> dict[str, Any]:
-        """Return libpq's connection parameters, without those already set in the URL."""
+        """Return libpq's connection parameters, except those that the database's URL sets already."""
         quiet_s = max(1, round(self.idle_s / 2))
         probe_s = max(1, round(self.idle_s / (2 * _PROBES)))
         unacknowledged_ms = round(self.idle_s * _MS)
@@ -119,8 +120,9 @@ class _BoundedConnection(psycopg.Connection[Any]):
 
 
 class _PlainCursor(psycopg.Cursor[Any]):
-    """Cursor whose description has only column names and types. SQLAlchemy requests a description after each statement,
-    mostly to check whether there is one; psycopg's own also looks up type names, a twentieth of the cost of a request.
+    """Cursor whose description has only column names and types. SQLAlchemy reads a description after each statement,
+    mostly to check whether there is one. psycopg's own description also looks up type names, which takes a twentieth
+    of a request.
     """
 
     @property
@@ -142,8 +144,8 @@ def is_outage(error: Exception) -> bool:
 
 
 def is_busy(error: Exception) -> bool:
-    """Whether an outage is only a delay: the database responds, but a row lock, a connection or a statement took too
-    long."""
+    """Whether an outage is only a delay: the database responds, but a row lock, a free connection or the end of a
+    statement had to be waited for too long."""
     if isinstance(error, PoolTimeout):
         return True
     if not isinstance(error, OperationalError) or error.connection_invalidated:

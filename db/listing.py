@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 
 @dataclass(frozen=True)
 class Page:
-    """Page of a list: sort key and range of rows."""
+    """One page of a list: the column to sort by, and the range of rows."""
 
     sort: str
     descending: bool = False
@@ -18,7 +18,8 @@ class Page:
 
 
 def cut_to_page(query: Select[Any], key: SQLColumnExpression[Any], tie: Any, page: Page) -> Select[Any]:
-    """Sort a query and limit it to one page. Rows without a sort value come last; `tie` orders rows with equal values."""
+    """Sort a query and limit it to one page. Rows without a sort value come last; `tie` is the column that orders
+    rows with equal values."""
     direction = key.desc() if page.descending else key.asc()
     return query.order_by(direction.nulls_last(), tie).limit(page.limit).offset(page.offset)
 
@@ -26,8 +27,8 @@ def cut_to_page(query: Select[Any], key: SQLColumnExpression[Any], tie: Any, pag
 def page_with_total(
     session: Session, query: Select[Any], key: SQLColumnExpression[Any], tie: Any, page: Page
 ) -> tuple[list[Any], int]:
-    """Return the first column of a page's rows, and the total number of rows on all pages, in one query (for queries
-    with few columns)."""
+    """Return the first column of a page's rows, and the number of rows on all pages together, in one query. Meant for
+    queries with few columns."""
     rows = session.execute(cut_to_page(query.add_columns(func.count().over()), key, tie, page)).all()
     if rows:
         return [row[0] for row in rows], rows[0][-1]

@@ -23,24 +23,24 @@ from shardtune.db.tables.trials import AttemptRow, RunRow, TrialRow
 from shardtune.db.tables.webhooks import WebhookRow
 
 CLOCK = "tells the time of events"
-"""Key of a session's `info` entry with the function that returns the present time."""
+"""Key of the entry in a session's `info` that holds a function; the function returns the present time."""
 _UNWRITTEN = "events that the flush is to write"
 _WRITTEN = insert(EventRow.metadata.tables[EventRow.__tablename__]).inline()
-"""SQL statement that inserts events; inserts by the session with a query for their ids would cost more than the rest of
-an event."""
+"""SQL statement that inserts events. Adding them as rows of the session would also query their ids, which costs more
+than everything else about an event."""
 
 
 class _NewEvent(NamedTuple):
     order: int
-    """Sort key of an event within one flush: events about an end come before their consequences, events of studies come
-    last."""
+    """Sort key of an event among the events written together: events about an end come before their consequences, and
+    events of studies come last."""
     study_id: str
     type: EventType
     data: dict[str, Any]
 
 
 def collect_events(session: Session, _flush: UOWTransaction, _instances: Any) -> None:
-    """Collect the events of a flush (listener of SQLAlchemy's `before_flush`)."""
+    """Collect the events for the changes that a session is about to write (listener of SQLAlchemy's `before_flush`)."""
     with session.no_autoflush:
         events = [event for row in (*session.new, *session.dirty) for event in _events_of(session, row)]
         listening = webhooks.enabled(session) if events else ()
@@ -61,7 +61,7 @@ def _append_event(session: Session, event: _NewEvent, listening: Sequence[Webhoo
 
 
 def write_events(session: Session, _flush: UOWTransaction) -> None:
-    """Write the events of a flush, once the studies have their rows (listener of SQLAlchemy's `after_flush`)."""
+    """Write the collected events once the changed studies have their rows (listener of SQLAlchemy's `after_flush`)."""
     rows = session.info.pop(_UNWRITTEN, None)
     if rows:
         session.connection().execute(_WRITTEN, rows)
@@ -70,8 +70,8 @@ def write_events(session: Session, _flush: UOWTransaction) -> None:
 def notify(
     session: Session, *, project_id: str, study_id: str, kind: EventType, data: dict[str, Any], now: datetime
 ) -> None:
-    """Send webhooks a message that is not part of a study's event stream, such as `best.stale`. `study_id`: the study
-    behind the recommendation, whose own webhooks also receive the message."""
+    """Send webhooks a message that is not part of a study's event stream, such as `best.stale`. `study_id` names the
+    study behind the recommendation; webhooks of this study also receive the message."""
     _send_message(session, webhooks.enabled(session), study_id, project_id, kind, {"study_id": study_id} | data, now)
 
 

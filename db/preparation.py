@@ -5,8 +5,8 @@ from shardtune.db.session import Database, upgrade, without_secrets
 
 
 def prepare_database(database: Database, url: str, migrate: bool = True) -> None:
-    """Migrate a SQLite database; reject a Postgres database that is not migrated, which the service does not do
-    automatically.
+    """Migrate a SQLite database; reject a Postgres database that is not migrated, because the service migrates only
+    SQLite automatically.
 
     Raises:
         DatabaseNotMigrated: contains the command to run, or the remedy for a database that cannot be upgraded.

@@ -19,7 +19,7 @@ from shardtune.db.tables.access import ApiKeyRow, PageSessionRow
 
 _ERASE = "DROP SCHEMA public CASCADE;\nCREATE SCHEMA public;\n"
 _CLOSING_S = 5.0
-"""Maximum number of seconds that Postgres takes to end the process of a closed connection."""
+"""Maximum number of seconds that Postgres takes to end its own process for a connection that was closed."""
 
 
 @dataclass(frozen=True)
@@ -27,18 +27,20 @@ class Restored:
     """Outcome of a restore."""
 
     former: Path | None
-    """Path of the backup of the contents that were replaced; None: the database was empty."""
+    """Path of the backup that was made of the former contents before they were replaced; None if the database was
+    empty."""
     revoked_again: tuple[str, ...]
-    """Names of API keys that the backup holds as valid, although they had been revoked since it was made."""
+    """Names of API keys that were revoked after the backup was made. The backup holds them as valid; the restore
+    revoked them again."""
     valid_keys: tuple[str, ...]
-    """Names of API keys that are valid in the restored database."""
+    """Names of the API keys that are valid after the restore."""
 
 
 def restore(url: str, source: Path, former: Path) -> Restored:
-    """Replace everything in the database by the backup, in one transaction, and migrate it to this version.
+    """Replace everything in the database by a backup, in one transaction, and migrate the result to this version.
 
-    The present contents are backed up to `former` first. Keys that they hold as revoked are revoked in the restored
-    database, too, and all browser sessions end.
+    The former contents are backed up to `former` first. API keys that were revoked in them are revoked in the
+    restored database, too, and all browser sessions end.
 
     Raises:
         ValueError: the backup is missing or unreadable, it belongs to an unknown version, or the database is in use.
@@ -91,7 +93,7 @@ def _is_damaged(database: Path) -> bool:
 
 
 def _readable_revocations(url: str) -> dict[str, datetime]:
-    """Return the revoked keys of a damaged SQLite file, as far as it can be read."""
+    """Return the API keys that a damaged SQLite file says are revoked, as far as it can be read."""
     engine = make_engine(url)
     try:
         return _revoked_keys(engine)
@@ -102,7 +104,7 @@ def _readable_revocations(url: str) -> dict[str, datetime]:
 
 
 def _move_aside(database: Path, former: Path) -> None:
-    """Move a damaged SQLite file away, with the log that belongs to it."""
+    """Move a damaged SQLite file to another path, with the log files that belong to it."""
     for suffix in ("", "-wal", "-shm"):
         part = database.with_name(database.name + suffix)
         if part.exists():
@@ -117,7 +119,8 @@ def _has_contents(engine: Engine, url: URL) -> bool:
 
 
 def _revoked_keys(engine: Engine) -> dict[str, datetime]:
-    """Return the time of revocation by the hash of a key; empty if there is no table of keys."""
+    """Return the time at which each revoked API key was revoked, by the key's hash; empty if the database has no
+    table of keys."""
     if not inspect(engine).has_table(ApiKeyRow.__tablename__):
         return {}
     with engine.connect() as connection:
@@ -128,7 +131,7 @@ def _revoked_keys(engine: Engine) -> dict[str, datetime]:
 
 
 def _revoke_again(connection: Connection, revoked: dict[str, datetime]) -> tuple[str, ...]:
-    """Revoke keys that the restored database holds as valid; return their names."""
+    """Revoke those of the given API keys that the restored database holds as valid; return their names."""
     names = []
     valid = connection.execute(
         select(ApiKeyRow.id, ApiKeyRow.name, ApiKeyRow.secret_sha256).where(ApiKeyRow.revoked_at.is_(None))
@@ -141,7 +144,7 @@ def _revoke_again(connection: Connection, revoked: dict[str, datetime]) -> tuple
 
 
 def _check_sqlite_backup(source: Path) -> None:
-    """Check that a backup is a whole SQLite database of a known revision."""
+    """Check that a backup is an undamaged SQLite database whose schema revision this code knows."""
     copy = sqlite3.connect(_read_only(source), uri=True)
     try:
         (verdict,) = copy.execute("PRAGMA integrity_check").fetchone()
@@ -165,7 +168,7 @@ def _check_sqlite_backup(source: Path) -> None:
 
 
 def _read_only(path: Path) -> str:
-    """Return the SQLite URI of a file that must get neither a -wal nor a -shm file beside it."""
+    """Return the SQLite URI that opens a file read-only, so that SQLite writes no -wal or -shm file beside it."""
     return f"{path.resolve().as_uri()}?mode=ro&immutable=1"
 
 
@@ -183,7 +186,7 @@ def _copy_into_sqlite(source: Path, target: Path) -> None:
 
 
 def _dumped_sql(source: Path) -> bytes:
-    """Return the SQL statements of a dump by pg_dump."""
+    """Return the SQL statements that a dump made by pg_dump contains."""
     command = [postgres_program("pg_restore"), "--file=-", "--no-owner", "--no-privileges", str(source)]
     done = subprocess.run(command, capture_output=True, check=False)
     if done.returncode != 0:
@@ -192,7 +195,8 @@ def _dumped_sql(source: Path) -> bytes:
 
 
 def _reject_other_connections(engine: Engine) -> None:
-    """Reject a database to which other programs are connected: they would go on with rows that no longer exist."""
+    """Reject a database to which other programs are connected, because they would continue with rows that no longer
+    exist."""
     # Postgres lists a closed connection until its process has ended, which takes a moment.
     deadline = time.monotonic() + _CLOSING_S
     while count := _count_other_connections(engine):
@@ -214,7 +218,7 @@ def _count_other_connections(engine: Engine) -> int:
 
 
 def _load_postgres(url: URL, sql: bytes) -> None:
-    """Replace the database's schema by a dump, in one transaction."""
+    """Replace everything in the database's schema by the contents of a dump, in one transaction."""
     options: Sequence[str] = ("--single-transaction", "--set=ON_ERROR_STOP=1", "--quiet", "--no-psqlrc")
     command = [postgres_program("psql"), *options, *connection_arguments(url)]
     done = subprocess.run(

@@ -41,7 +41,8 @@ def delete_deliveries(session: Session, before: datetime) -> int:
 
 
 def delete_ticks(session: Session, before: datetime) -> int:
-    """Delete ticks of schedules processed before a given moment, except those still waiting."""
+    """Delete ticks of schedules (moments at which a schedule was due) that were processed before a given moment.
+    Ticks that still wait are kept."""
     old = select(ScheduleTickRow.id).where(
         ScheduleTickRow.created_at < before, ScheduleTickRow.state != TickState.QUEUED
     )
@@ -59,7 +60,7 @@ def delete_idempotent(session: Session, before: datetime) -> int:
 
 
 def clear_log_tails(session: Session, before: datetime) -> int:
-    """Clear the stored output of ranks of runs that ended before a given moment."""
+    """Clear the stored text output of the ranks of runs that ended before a given moment."""
     old = select(RunRow.id).where(RunRow.finished_at < before, RunRow.log_tail.is_not(None)).limit(_BATCH)
     changed = update(RunRow).where(RunRow.id.in_(old)).values(log_tail=None)
     return _count(session.execute(changed.execution_options(**_WITHOUT_SYNCHRONIZING)))
@@ -73,7 +74,8 @@ def delete_traces(session: Session, before: datetime) -> int:
 
 
 def delete_workers(session: Session, before: datetime) -> int:
-    """Delete workers without contact since a given moment that never ran anything, with their fingerprint periods."""
+    """Delete workers that never ran anything and sent no request since a given moment, with the record of their
+    fingerprints."""
     old = select(WorkerRow.id).where(
         WorkerRow.seen_at < before,
         *(~exists().where(row.worker_id == WorkerRow.id) for row in (RunRow, AttemptRow, CanaryRow)),

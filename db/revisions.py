@@ -20,11 +20,11 @@ _UNRELEASED = frozenset(f"{number:04}" for number in range(1, 26))
 
 
 class DatabaseNotMigrated(RuntimeError):
-    """Error: the database's schema revision differs from the one this code needs."""
+    """Error: the database has another schema revision than this code needs."""
 
 
 def script_config() -> Config:
-    """Alembic's configuration with the folder of Shardtune's revisions."""
+    """Return Alembic's configuration, which names the folder with Shardtune's schema revisions."""
     config = Config()
     # Alembic interpolates its options: a lone % in the path of an installation would be an error.
     config.set_main_option("script_location", str(_SCRIPTS).replace("%", "%%"))
@@ -32,12 +32,12 @@ def script_config() -> Config:
 
 
 def _current_revisions(connection: Connection) -> frozenset[str]:
-    """Return the schema revisions recorded in the database; empty for a new one."""
+    """Return the schema revisions recorded in the database; empty for a new database."""
     return frozenset(MigrationContext.configure(connection).get_current_heads())
 
 
 def revision_problem(connection: Connection, subject: str = "the database") -> str | None:
-    """Return a sentence with the reason why this code cannot use the database, and the remedy; None if it can."""
+    """Return a sentence that says why this code cannot use the database, and the remedy; None if it can use it."""
     if _current_revisions(connection) == _head_revisions() or _is_usable(connection):
         return None
     return unknown_revision_problem(connection, subject) or (
@@ -46,8 +46,8 @@ def revision_problem(connection: Connection, subject: str = "the database") -> s
 
 
 def unknown_revision_problem(connection: Connection, subject: str = "the database") -> str | None:
-    """Return a sentence with the reason why no upgrade leads from the database's schema revision to that of this code;
-    None if an upgrade does."""
+    """Return a sentence that says why no upgrade leads from the database's schema revision to the revision of this
+    code; None if an upgrade does."""
     unknown = _current_revisions(connection) - _known_revisions()
     if not unknown or _is_usable(connection):
         return None
@@ -69,7 +69,7 @@ def is_of_later_code(connection: Connection) -> bool:
 
 
 def _is_usable(connection: Connection) -> bool:
-    """Whether a later version upgraded the database, and its migration declares that this code can use the schema."""
+    """Whether a later version upgraded the database by a migration that declares the schema usable for this code."""
     if not is_of_later_code(connection) or not inspect(connection).has_table(SchemaCompatibilityRow.__tablename__):
         return False
     oldest_code = select(SchemaCompatibilityRow.oldest_code).where(
@@ -89,8 +89,8 @@ def reject_unknown_revision(connection: Connection, subject: str) -> None:
 
 
 def _removal(url: URL) -> str:
-    """Describe how to remove a database, without its path: the readiness endpoint shows the sentence without
-    authentication."""
+    """Describe how to remove a database, without naming its path, because the readiness endpoint shows the sentence
+    to everybody."""
     if url.get_backend_name() == "sqlite":
         name = Path(url.database or "").name
         # A -wal file that is left behind would be replayed into the new file of the same name.
@@ -100,8 +100,8 @@ def _removal(url: URL) -> str:
 
 @cache
 def _head_revisions() -> frozenset[str]:
-    """Return the newest schema revisions of this code. Cached, since Alembic runs every script to determine them and
-    readiness checks need no key."""
+    """Return the newest schema revisions of this code. They are cached, because Alembic runs every migration script
+    to determine them, and anybody may send readiness checks."""
     return frozenset(ScriptDirectory.from_config(script_config()).get_heads())
 
 

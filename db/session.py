@@ -35,23 +35,23 @@ from shardtune.db.tables.types import as_text
 _BUSY_TIMEOUT_MS = 30_000
 _USED_S, _IDLE_S = "when it was last used", 1.0
 _LONGEST_HOLD_S = 60.0
-"""Maximum seconds for which an advisory lock may be held if no limits are set."""
+"""Maximum seconds for which one process may hold an advisory lock, if the database has no limits set."""
 _TAKE = text(
     "SELECT set_config('lock_timeout', :patience, true), "
     "set_config('idle_in_transaction_session_timeout', :longest, true), "
     "pg_try_advisory_xact_lock(hashtextextended(:name, 0)) AS got"
 )
-"""SQL statement that takes an advisory lock within a transaction; the server itself ends the transaction when the
+"""SQL statement that takes an advisory lock within a transaction. It also lets the server end the transaction if the
 client stops responding."""
 _WAIT = text("SELECT pg_advisory_xact_lock(hashtextextended(:name, 0))")
 _AT_ONCE_S = 0.01
-"""Seconds of patience below which a lock attempt does not wait at all."""
+"""Seconds of waiting below which an attempt to take a lock returns at once instead of waiting."""
 _MIGRATION_LOCK = 0x5348415244  # "SHARD": serialises concurrent upgrades on Postgres.
 
 
 class _WriteSession(Session):
-    """Session that passes every flush to the event outbox. The listeners are on the class, since listeners on each
-    session cost more than a small transaction."""
+    """Database session that records events for the changes it writes. The event listeners are on the class, because
+    listeners on each session would cost more than a small transaction."""
 
 
 event.listen(_WriteSession, "before_flush", outbox.collect_events)
@@ -59,11 +59,11 @@ event.listen(_WriteSession, "after_flush", outbox.write_events)
 
 
 class Database:
-    """Database engine with its read and write transactions."""
+    """Database engine, with functions that open its read transactions and write transactions."""
 
     def __init__(self, url: str, limits: DatabaseLimits | None = None) -> None:
-        """Create the engine for a database URL. `limits`: timeouts; None for migrations, maintenance and other long
-        work."""
+        """Create the engine for a database URL. `limits` contains timeouts; it is None for migrations, maintenance
+        and other long work."""
         self.engine = make_engine(url, limits, json_deserializer=as_text)
         self.clock = DatabaseClock(self.engine)
         self._limits = limits
@@ -88,8 +88,8 @@ class Database:
 
     @contextmanager
     def read_connection(self) -> Iterator[Connection]:
-        """Open a read-only connection for queries that need no row objects: a session costs as much as a small
-        statement."""
+        """Open a read-only connection for queries that need no row objects. It costs less than a session, which costs
+        as much as a small statement."""
         with self._read_engine.connect() as connection:
             yield connection
 
@@ -102,9 +102,9 @@ class Database:
 
     @contextmanager
     def advisory_lock(self, name: str, patience_s: float) -> Iterator[bool]:
-        """Hold an advisory lock (a name) against every other process on Postgres; False if another process held the
-        lock for the whole wait. The lock ends with its connection: a process that dies releases it, and one that hangs
-        is disconnected. On SQLite, used by the few processes of one machine, no lock is taken."""
+        """Hold an advisory lock with this name against every other process; yields False if another process held it
+        for the whole wait. The lock ends with its connection on Postgres: a process that dies releases it, and one
+        that hangs is disconnected. On SQLite, which only a few processes of one machine use, no lock is taken."""
         if self.is_sqlite:
             yield True
             return
@@ -163,16 +163,17 @@ def parse_url(url: str) -> URL:
 
 
 def without_secrets(url: URL) -> str:
-    """Format a database URL without its secrets, including a password in the query."""
+    """Format a database URL without its secrets, which includes a password given in its query string."""
     return url.set(query={}).render_as_string(hide_password=True)
 
 
 def make_engine(
     url: str, limits: DatabaseLimits | None = None, mounts: Path = sqlite_files.MOUNTS, **options: Any
 ) -> Engine:
-    """Create a SQLAlchemy engine with the settings needed for SQLite or Postgres; creates the folder of a SQLite file.
+    """Create a SQLAlchemy engine with the settings needed for SQLite or Postgres; creates the folder of a SQLite
+    file.
 
-    `mounts`: the kernel's table of file systems, which decides how a SQLite file is written.
+    `mounts` is the kernel's table of file systems, which decides how SQLite keeps its journal.
     """
     parsed = parse_url(url)
     if parsed.get_backend_name() == "postgresql":
@@ -199,8 +200,8 @@ def _note_use(_connection: Any, record: ConnectionPoolEntry) -> None:
 
 
 def _check_idle(engine: Engine, connection: Any, record: ConnectionPoolEntry, _proxy: Any) -> None:
-    """Check a pooled connection like `pool_pre_ping`, but not between consecutive transactions, which would add a round
-    trip to each."""
+    """Check that a pooled connection works, like `pool_pre_ping`. It is not checked if it was used a moment ago,
+    because a check between consecutive transactions would add a round trip to each."""
     if time.monotonic() - record.info.get(_USED_S, time.monotonic()) < _IDLE_S:
         return
     try:
@@ -228,7 +229,8 @@ def _begin_sqlite(connection: Connection) -> None:
 
 @contextmanager
 def migration_config(url: str) -> Iterator[Config]:
-    """Open Alembic's configuration with a connection in one transaction that serialises concurrent migrations."""
+    """Open Alembic's configuration with a connection in one transaction. This transaction lets only one process
+    migrate the database at a time."""
     engine = make_engine(url, poolclass=NullPool)
     if engine.dialect.name == "sqlite":
         # Alembic changes a SQLite table by copying it, which must not cascade into the tables that refer to it.
@@ -242,8 +244,8 @@ def migration_config(url: str) -> Iterator[Config]:
 
 
 def upgrade(url: str) -> None:
-    """Upgrade the database to the newest schema revision; no effect if the database has that revision, or a later
-    usable one.
+    """Upgrade the database to the newest schema revision. Nothing happens if it has that revision already, or a later
+    one that this code can use.
 
     Raises:
         DatabaseNotMigrated: no upgrade leads from the database's revision to this code's.

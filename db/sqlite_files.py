@@ -49,7 +49,8 @@ def journal_of(database: Path, mounts: Path = MOUNTS) -> Journal:
 
 @cache
 def _warn(database: Path, kind: str) -> None:
-    """Warn once in a process, which opens a file several times."""
+    """Log the warning about a database on a network file system only once per process, although the process opens the
+    database file several times."""
     log.warning(
         "database_url (%s) lies on a network file system (%s), where SQLite is slow: name a file on a local disk, or use "
         "Postgres",
@@ -59,7 +60,7 @@ def _warn(database: Path, kind: str) -> None:
 
 
 def file_system(path: Path, mounts: Path = MOUNTS) -> str | None:
-    """Type of the file system on which a path lies; None if the kernel's table does not tell."""
+    """Type of the file system on which a path lies; None if the kernel's table of file systems does not contain it."""
     try:
         lines = mounts.read_text().splitlines()
     except OSError:
@@ -81,9 +82,9 @@ def file_system(path: Path, mounts: Path = MOUNTS) -> str | None:
 def make_private(_dialect: Any, _record: Any, arguments: list[Any], _options: dict[str, Any]) -> None:
     """Create the database file, readable by its user only, before SQLite creates it as the umask allows.
 
-    The file holds hashes of keys, and SQLite gives its journal files the same permissions. An existing file keeps those
-    that its owner has given it, and is not opened: closing any descriptor of it would release the locks that SQLite
-    holds in this process (sqlite.org/howtocorrupt.html, 2.2).
+    The file holds hashes of keys, and SQLite gives its journal files the same permissions. An existing file keeps the
+    permissions that its owner has given it. It is not opened, because closing it would release the locks that SQLite
+    holds on it in this process (sqlite.org/howtocorrupt.html, 2.2).
     """
     path = arguments[0] if arguments else None
     # SQLite says better what is wrong with a folder or a file that cannot be written.

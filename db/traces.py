@@ -19,7 +19,7 @@ class StoredContent(NamedTuple):
     rank: int
     size: int
     created_at: datetime
-    """Moment of storing; a trace that replaces this one has a later moment."""
+    """Time at which the trace was stored; a trace that replaces this one has a later time."""
 
 
 def put(
@@ -31,8 +31,8 @@ def put(
     most_bytes: int,
     now: datetime,
 ) -> None:
-    """Store a rank's trace and delete traces of the trial's earlier runs; also delete the project's oldest traces until
-    `most_bytes` suffices."""
+    """Store a rank's trace, and delete traces of the trial's earlier runs. The project's oldest traces are also
+    deleted, until all its traces together take at most `most_bytes`."""
     earlier = select(RunRow.id).where(RunRow.trial_id == run.trial_id, RunRow.id != run.id)
     same = (TraceRow.run_id == run.id) & (TraceRow.rank == rank)
     session.execute(delete(TraceRow).where(or_(same, TraceRow.run_id.in_(earlier))))
@@ -65,7 +65,7 @@ def find(session: Session, run_id: str, rank: int) -> StoredContent | None:
 
 
 def piece(session: Session, trace: StoredContent, start: int, length: int) -> bytes:
-    """Return some bytes of a trace as compressed by the rank; empty if the trace was deleted or replaced since."""
+    """Return a piece of the stored, compressed bytes of a trace; empty if the trace was deleted or replaced since."""
     same = (TraceRow.run_id == trace.run_id, TraceRow.rank == trace.rank, TraceRow.created_at == trace.created_at)
     if session.get_bind().dialect.name != "sqlite":
         return (

@@ -97,8 +97,8 @@ def create_app(
     tracer_provider: TracerProvider | None = None,
 ) -> FastAPI:
     """Create the FastAPI application of the service. For tests, `context` replaces the database and the clock, and
-    `tracer_provider` the export of spans. With `migrate` False, the database is not migrated at startup, even if it is
-    SQLite.
+    `tracer_provider` replaces the export of spans. With `migrate` False, the database is not migrated at startup,
+    even if it is SQLite.
     """
     settings = settings or (context.settings if context else Settings())
     context = context or Context.opened(settings)
@@ -138,7 +138,9 @@ def create_app(
 
 
 def _lifespan(migrate: bool) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
-    """Start the background loops with the application's present context, and stop them when the application ends."""
+    """Start the background loops with the context that the application has now, and stop them when the application
+    ends.
+    """
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:

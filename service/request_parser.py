@@ -5,14 +5,14 @@ from typing import Any
 import h11
 
 _MAX_CHUNKS = 20_000
-"""Maximum number of chunks of a request body; parsing them takes the event loop a quarter of a second. A body of 32 MiB
-needs chunks of at least 1.6 KiB.
+"""Maximum number of chunks of a request body, because parsing so many takes the event loop a quarter of a second. A
+body of 32 MiB therefore needs chunks of 1.6 KiB or more on average.
 """
 _HEAD_BYTES = 64 << 10
 """Maximum bytes of a request's first line and headers together."""
 _PARSED_BYTES = 1 << 20
-"""Maximum Content-Length of a request whose rest is still parsed after an early response, so that the connection can be
-used again.
+"""Maximum Content-Length in bytes of a request whose body is still read to its end after an early response, so that
+the connection can be used for the next request. If the body is larger, the connection is closed.
 """
 
 
@@ -34,15 +34,18 @@ class RequestParser(h11.Connection):
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing of the next request has arrived yet."""
+        """Whether the connection is between two requests: the last one is answered, and no byte of the next one has
+        arrived.
+        """
         return self.our_state is h11.IDLE and self.their_state is h11.IDLE and not self.trailing_data[0]
 
     def send(self, event: Any) -> Any:
-        """Convert a response event into bytes; adds `Connection: close` if the connection will close after the
+        """Convert a response event into bytes. Adds the header `Connection: close` if the connection closes after the
         response.
 
-        This is the case if the response begins before the end of a request body that is large or comes in chunks: the
-        rest of the body is not parsed. Without the header, the client might send its next request on this connection.
+        The connection closes if the response begins before the end of a request body that is large or comes in
+        chunks, because the rest of the body is then not parsed. Without the header, the client might send its next
+        request on this connection.
         """
         is_parsed = self.announced_bytes is not None and self.announced_bytes <= _PARSED_BYTES
         if isinstance(event, h11.Response) and self.their_state is h11.SEND_BODY and not is_parsed:

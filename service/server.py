@@ -18,18 +18,21 @@ from shardtune.service.settings import Settings
 
 # uvicorn answers 503 when all connections are taken, which is only needed where this does not help.
 _CROWDED_FRACTION = 0.9
-"""Fraction of the allowed connections above which a new connection closes the one with the oldest unfinished request.
+"""Fraction of the maximum number of connections. If more are open, each new connection closes the one whose request
+has been unfinished for longest.
 """
 # With Python's default of 700, collections took a twentieth of the time of claims and reports, whose sessions create
 # and free thousands of objects.
 _GC_THRESHOLD = 5_000
 """Number of newly created objects between two runs of Python's garbage collection."""
 _OTHER_FILES = 256
-"""Number of open files that the process may need besides its connections."""
+"""Number of files that the process may have open besides its connections; its limit of open files must allow for
+both.
+"""
 
 
 class Server(uvicorn.Server):
-    """uvicorn server that passes the stop signal (SIGTERM) on to every request and background task that waits."""
+    """uvicorn server that passes the stop signal (SIGTERM) on, so that waiting requests and background tasks end."""
 
     def __init__(self, config: uvicorn.Config, context: Context) -> None:
         super().__init__(config)
@@ -49,7 +52,7 @@ class Server(uvicorn.Server):
 
 
 class ServerConfig(ConnectionConfig):
-    """uvicorn configuration with limits on the number and slowness of connections."""
+    """uvicorn configuration that limits the number of connections, and how slow they may be."""
 
     def __init__(self, app: Any, settings: Settings, **options: Any) -> None:
         super().__init__(

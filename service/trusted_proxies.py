@@ -17,11 +17,12 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _SHORTEST_PREFIX = 8
-"""Minimum prefix length of a trusted network; 8 allows 10.0.0.0/8. Without it, a setting could trust everybody by
-naming the two halves of all addresses.
+"""Minimum prefix length of a trusted network; 8 allows 10.0.0.0/8. Without a minimum, two entries, each for one half
+of all addresses, would trust everybody.
 """
 _MOST_WARNED = 64
-"""Number of proxy addresses for which it is remembered that a warning was logged; with more addresses, warnings repeat.
+"""Maximum number of proxy addresses for which the service remembers that it has logged a warning. If there are more,
+warnings repeat.
 """
 
 
@@ -47,11 +48,11 @@ def check_proxies(proxies: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def warn_of_untrusted(request: Request) -> None:
-    """Log a warning if a proxy that is not trusted reports a TLS connection (`X-Forwarded-Proto: https`); once for each
-    address.
+    """Log a warning, once for each address, if a proxy that is not trusted reports a TLS connection
+    (`X-Forwarded-Proto: https`).
 
-    Because the proxy is not trusted, the connection's cookies do not become `Secure`, which nobody would notice without
-    the warning.
+    Because the proxy is not trusted, the connection's cookies do not become `Secure`, which nobody would notice
+    without the warning.
     """
     reports_tls = request.headers.get("x-forwarded-proto", "").strip() == "https"
     if reports_tls and request.url.scheme != "https" and request.client is not None:

@@ -31,7 +31,8 @@ assert len({row.metadata for row in _ADDING}) == 1, "all modules must be importe
 
 
 def _record_compatibility(ctx: MigrationContext, step: MigrationInfo, heads: Collection[Any], **_: object) -> None:
-    """Record the oldest code that can use the schema that a revision leaves."""
+    """Record with a schema revision which older code can use the schema after this revision, by naming the oldest
+    revision of such code."""
     connection = ctx.connection
     assert connection is not None, "migrations need a connection"
     if not heads or not inspect(connection).has_table(SchemaCompatibilityRow.__tablename__):

@@ -17,8 +17,8 @@ _MOST_CANDIDATES = 100
 
 
 def get_target(session: Session, project_id: str, target_key: str) -> TuningTargetRow | None:
-    """Return the tuning target with a key, with its recommendation: two lookups by primary key, independent of the
-    table's size."""
+    """Return the tuning target (model, workload, cluster) with a key, and its recommendation. The query makes two
+    lookups by primary key, so its time does not depend on the table's size."""
     query = select(TuningTargetRow).where(
         TuningTargetRow.project_id == project_id, TuningTargetRow.target_key == target_key
     )
@@ -26,15 +26,16 @@ def get_target(session: Session, project_id: str, target_key: str) -> TuningTarg
 
 
 def get_targets(session: Session, cases: Collection[tuple[str, str]]) -> dict[tuple[str, str], TuningTargetRow]:
-    """Return several tuning targets by project and target_key, in one query."""
+    """Return several tuning targets (model, workload, cluster), each given by its project and target_key, in one
+    query."""
     query = select(TuningTargetRow).where(tuple_(TuningTargetRow.project_id, TuningTargetRow.target_key).in_(cases))
     rows = session.scalars(query.options(joinedload(TuningTargetRow.recommended)))
     return {(row.project_id, row.target_key): row for row in rows}
 
 
 def current_target(session: Session, project_id: str, target_key: str) -> TuningTargetRow | None:
-    """Return the current row of a tuning target: the row with its key, or the row that superseded it after a
-    measurement on another fingerprint."""
+    """Return the current row of a tuning target (model, workload, cluster): the row with its key, or the row that
+    replaced it after a measurement on other hardware or software."""
     row = get_target(session, project_id, target_key)
     while row is not None and row.superseded_by is not None:
         row = get_target(session, project_id, row.superseded_by)
@@ -44,7 +45,8 @@ def current_target(session: Session, project_id: str, target_key: str) -> Tuning
 def targets_on_any_fingerprint(
     session: Session, project_id: str, target_key_without_fingerprint: str
 ) -> Sequence[TuningTargetRow]:
-    """Return the rows of a tuning target on any fingerprint that have a recommendation, newest first."""
+    """Return the rows of a tuning target (model, workload, cluster) that have a recommendation, newest first. Each
+    row is for another fingerprint (hardware and software versions)."""
     return session.scalars(
         _with_recommendation(
             TuningTargetRow.project_id == project_id,
@@ -56,8 +58,8 @@ def targets_on_any_fingerprint(
 def nearby_targets(
     session: Session, project_id: str, model_key: str, model_type: str, device: str
 ) -> Sequence[TuningTargetRow]:
-    """Return the newest tuning targets with the same model, or else with the same architecture on the same device type;
-    their recommendations are loaded on access."""
+    """Return the newest tuning targets (model, workload, cluster) with the same model, or else with the same
+    architecture on the same device type; their recommendations are loaded on access."""
     same = session.scalars(
         _with_recommendation(TuningTargetRow.project_id == project_id, TuningTargetRow.model_key == model_key)
     ).all()
@@ -79,8 +81,8 @@ def recommended_clusters(session: Session, project_id: str) -> Sequence[Cluster]
 
 
 def projects_with_recommendation(session: Session) -> Sequence[str]:
-    """Return the projects that have a recommended configuration, which retunes and canaries (speed checks) may
-    measure."""
+    """Return the projects that have a recommended configuration, which retunes (repeated measurements of
+    recommendations) and canaries (speed checks) may measure."""
     query = select(TuningTargetRow.project_id).where(TuningTargetRow.recommended_id.is_not(None)).distinct()
     return session.scalars(query).all()
 
@@ -96,14 +98,14 @@ def _with_recommendation(*conditions: ColumnElement[bool]) -> Select[TuningTarge
 
 
 def recommendations_by_ids(session: Session, recommendation_ids: Sequence[str]) -> Sequence[RecommendationRow]:
-    """Return recommendations by the given ids."""
+    """Return the recommendations with the given ids."""
     if not recommendation_ids:
         return ()
     return session.scalars(select(RecommendationRow).where(RecommendationRow.id.in_(recommendation_ids))).all()
 
 
 def lock(session: Session, project_id: str, target_key: str) -> TuningTargetRow | None:
-    """Return the tuning target with a key, locked until the transaction ends."""
+    """Return the tuning target (model, workload, cluster) with a key, locked until the transaction ends."""
     query = select(TuningTargetRow).where(
         TuningTargetRow.project_id == project_id, TuningTargetRow.target_key == target_key
     )
@@ -112,7 +114,8 @@ def lock(session: Session, project_id: str, target_key: str) -> TuningTargetRow 
 
 
 def put(session: Session, project_id: str, target_key: str, now: datetime, **keys: str) -> TuningTargetRow:
-    """Return the row of a tuning target, locked until the transaction ends; create it if necessary."""
+    """Return the row of a tuning target (model, workload, cluster), locked until the transaction ends; create it if
+    necessary."""
     insert = postgresql.insert if session.get_bind().dialect.name == "postgresql" else sqlite.insert
     values: dict[str, Any] = {
         "project_id": project_id,
@@ -136,7 +139,8 @@ def recommendation(session: Session, recommendation_id: str) -> RecommendationRo
 
 
 def last_resolving_study(session: Session, project_id: str, resolve_key: str) -> StudyRow | None:
-    """Return the newest study that was started because no configuration was known for this tuning target."""
+    """Return the newest study that was started because no configuration was known for this tuning target (model,
+    workload, cluster)."""
     return session.scalars(
         select(StudyRow)
         .where(StudyRow.project_id == project_id, StudyRow.resolve_key == resolve_key, StudyRow.deleted_at.is_(None))

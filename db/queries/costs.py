@@ -27,7 +27,7 @@ _OF_VALIDATION_RUNS = (
 
 @dataclass(frozen=True)
 class InFlight:
-    """Run of a study started by the service that a worker currently executes."""
+    """Run that a worker executes now and that belongs to a study started by the service itself."""
 
     study_id: str
     project_id: str
@@ -37,8 +37,8 @@ class InFlight:
 
 
 def spent_since(session: Session, project_id: str | None, moment: datetime) -> dict[str, float]:
-    """Return by project the GPU-seconds of attempts in the service's own studies that ended since a given moment, of one
-    project (None: all)."""
+    """Return the GPU-seconds by project that the service's own studies used in attempts that ended since a given
+    moment. They are limited to one project; None means all projects."""
     query = (
         select(StudyRow.project_id, func.coalesce(func.sum(AttemptRow.gpu_seconds), 0.0).label("gpu_seconds"))
         .join(RunRow, RunRow.id == AttemptRow.run_id)
@@ -51,7 +51,7 @@ def spent_since(session: Session, project_id: str | None, moment: datetime) -> d
 
 
 def in_flight(session: Session, now: datetime) -> list[InFlight]:
-    """Return the runs of the service's own studies that workers currently execute."""
+    """Return the runs that workers execute now and that belong to studies which the service created itself."""
     query = (
         select(RunRow, StudyRow)
         .join(StudyRow, StudyRow.id == RunRow.study_id)
@@ -71,8 +71,8 @@ def in_flight(session: Session, now: datetime) -> list[InFlight]:
 
 
 def running_gpu_seconds(session: Session, project_id: str, now: datetime) -> float:
-    """Return the GPU-seconds that a project's running attempts have used so far. Time in which an attempt waited for a
-    quiet machine does not count, up to the limit of its study."""
+    """Return the GPU-seconds that a project's running attempts have used so far. The time in which an attempt waited
+    for a quiet machine does not count, as far as its study allows waiting."""
     query = (
         select(RunRow, StudyRow)
         .join(StudyRow, StudyRow.id == RunRow.study_id)
@@ -91,21 +91,23 @@ def running_gpu_seconds(session: Session, project_id: str, now: datetime) -> flo
 
 
 def gpu_seconds_of_validation_runs(session: Session, study_id: str) -> float:
-    """Return the GPU-seconds of all attempts at a study's validation runs."""
+    """Return the GPU-seconds of all attempts at a study's validation runs (those of its final comparison)."""
     # Asked for by the study: a list of its runs would be another statement for each length, none of them prepared.
     return session.scalars(_OF_VALIDATION_RUNS, {"of_study": study_id}).one() or 0.0
 
 
 def most_expensive_attempt(session: Session, study_ids: Iterable[str]) -> float | None:
-    """Return the GPU-seconds of the most expensive ended attempt of the given studies. Runs of considered recipes are
-    left out, because no retune runs them, and their hundreds of steps cost more than any other run."""
+    """Return the GPU-seconds of the most expensive ended attempt of the given studies. Runs that compare considered
+    recipes (numerical formats and optimizers) are left out: a repeated measurement has no such runs, and their
+    hundreds of steps cost more than any other run."""
     query = select(func.max(AttemptRow.gpu_seconds)).join(RunRow, RunRow.id == AttemptRow.run_id)
     is_repeated = RunRow.study_id.in_(list(study_ids)), RunRow.purpose != RunPurpose.RECIPE
     return session.scalars(query.where(*is_repeated)).one()
 
 
 def tested_study(session: Session, study_id: str) -> str | None:
-    """Return the study whose result a retune's study tests."""
+    """Return the study that found the result which a study of a retune (repeated measurement of a recommendation)
+    tests."""
     query = select(RetuneRow).where(
         or_(RetuneRow.challenge_study_id == study_id, RetuneRow.search_study_id == study_id)
     )
@@ -120,7 +122,8 @@ def incumbent_study(session: Session, project_id: str, target_key: str) -> str |
 
 
 def last_retune_cost(session: Session, project_id: str, target_key: str) -> float | None:
-    """Return the GPU-seconds of a tuning target's last retune that measured anything."""
+    """Return the GPU-seconds of the last retune (repeated measurement of a recommendation) of a tuning target (model,
+    workload, cluster) that measured anything."""
     query = (
         select(RetuneRow.gpu_seconds)
         .where(
@@ -137,8 +140,8 @@ def last_retune_cost(session: Session, project_id: str, target_key: str) -> floa
 
 
 def study_cost(session: Session, study_id: str) -> tuple[float, bool]:
-    """Return the GPU-seconds of a study without the runs of considered recipes (other precisions and optimizers), and
-    whether the study was a search requested by a user."""
+    """Return the GPU-seconds of a study, without those of runs that compare recipes (precisions and optimizers). With
+    it comes whether the study was a search that a user requested."""
     row = session.execute(select(StudyRow.gpu_seconds, StudyRow.purpose).where(StudyRow.id == study_id)).one()
     of_recipes = (
         select(func.sum(AttemptRow.gpu_seconds))
@@ -151,14 +154,15 @@ def study_cost(session: Session, study_id: str) -> tuple[float, bool]:
 
 @dataclass(frozen=True)
 class AttemptCosts:
-    """Costs of the ended attempts of one project, month and kind."""
+    """Costs of the ended attempts at runs, for one project, month and kind of study."""
 
     project_id: str
     month: str
     """Month in UTC in which the attempts ended, such as `2026-01`."""
     study_purpose: StudyPurpose
     system_kind: str | None
-    """Kind of the service's own studies (`SystemStudyKind`); None for users' studies."""
+    """Kind of study in which the attempts were made, if the service started the study itself (`SystemStudyKind`);
+    None for users' studies."""
     run_purpose: RunPurpose
     attempts: int
     gpu_seconds: float

@@ -13,15 +13,16 @@ from shardtune.db.tables.studies import StudyRow
 
 @dataclass(frozen=True)
 class StreamEnd:
-    """Last event number of a study, and whether the study has ended."""
+    """Number of a study's last event, and whether the study has ended."""
 
     last_event: int
     has_ended: bool
-    """Whether no event will follow as far as is known; an ended study may still be extended."""
+    """Whether the study has ended, so that no event follows. If its budget is raised, an ended study continues and
+    has more events."""
 
 
 def after(session: Session, study_id: str, number: int, limit: int) -> Sequence[EventRow]:
-    """Return a study's events after a given number, in order."""
+    """Return the events of a study whose number is above a given one, in order."""
     return session.scalars(
         select(EventRow)
         .where(EventRow.study_id == study_id, EventRow.number > number)

@@ -18,25 +18,26 @@ from shardtune.db.tables.studies import StudyRow
 from shardtune.db.tables.workers import WorkerRow
 
 MOST_PERIODS = 50
-"""Maximum number of stored periods per worker. A machine changes a few times a year; a worker that invents changes must
-not fill the database."""
+"""Maximum number of stored periods of one worker, in each of which its fingerprint (hardware and software versions)
+stayed the same. A machine changes a few times a year; a worker that invents changes must not fill the database."""
 
 
 @dataclass(frozen=True)
 class FingerprintFilter:
-    """Filter of fingerprints; None in a field: any value."""
+    """Filter of fingerprints (hardware and software versions); a field that is None matches any value."""
 
     project_id: str | None = None
-    """Project that the fingerprint's workers serve."""
+    """Project that is served by the workers which had the fingerprint (hardware and software versions)."""
     worker: str | None = None
-    """Name or id of a worker that had the fingerprint."""
+    """Name or id of a worker that had the fingerprint (hardware and software versions)."""
     current_only: bool = False
-    """Whether to return only fingerprints that some worker has at present."""
+    """Whether to return only fingerprints (hardware and software versions) that some worker has at present."""
 
 
 @dataclass(frozen=True)
 class TargetFreshness:
-    """Freshness of one tuning target's recommendation (whether hardware and software are unchanged)."""
+    """Whether the recommendation of one tuning target (model, workload, cluster) is fresh, that is, whether hardware
+    and software are unchanged since its measurement."""
 
     project_id: str
     target_key: str
@@ -44,7 +45,8 @@ class TargetFreshness:
     version: int
     fingerprint_key: str
     cluster_json: str
-    """JSON text of the cluster, not parsed, since most of thousands of tuning targets have the same few clusters."""
+    """JSON text of the cluster, not parsed, since most of thousands of tuning targets (model, workload, cluster) have
+    the same few clusters."""
     freshness: Freshness
     changed_fields: tuple[str, ...]
     stale_since: datetime | None
@@ -53,7 +55,7 @@ class TargetFreshness:
 
 
 def put(session: Session, fingerprint: Fingerprint, now: datetime) -> str:
-    """Store a fingerprint under its key, unless already stored."""
+    """Store a fingerprint (hardware and software versions) under its key, unless already stored."""
     key = fingerprint.content_key()
     # Held, so that it is not forgotten (db.retention) before anything names it.
     if session.get(FingerprintRow, key, with_for_update={"read": True, "key_share": True}) is None:
@@ -65,8 +67,8 @@ def put(session: Session, fingerprint: Fingerprint, now: datetime) -> str:
 
 
 def note_period(session: Session, worker_id: str, key: str, now: datetime) -> None:
-    """Begin a new period if a worker registers with a different fingerprint; delete its oldest periods beyond
-    `MOST_PERIODS`. The caller must have locked the worker."""
+    """Begin a new period if a worker registers with another fingerprint (hardware and software versions) than before,
+    and delete the worker's oldest periods beyond `MOST_PERIODS`. The caller must have locked the worker."""
     before = present_period(session, worker_id)
     if before is not None and before.fingerprint_key == key:
         return
@@ -86,7 +88,7 @@ def note_period(session: Session, worker_id: str, key: str, now: datetime) -> No
 
 
 def present_period(session: Session, worker_id: str) -> FingerprintPeriodRow | None:
-    """Return a worker's current fingerprint period."""
+    """Return the period in which a worker has its present fingerprint (hardware and software versions)."""
     query = select(FingerprintPeriodRow).where(
         FingerprintPeriodRow.worker_id == worker_id, FingerprintPeriodRow.until.is_(None)
     )
@@ -94,8 +96,8 @@ def present_period(session: Session, worker_id: str) -> FingerprintPeriodRow | N
 
 
 def fleet(session: Session, seen_since: datetime) -> Sequence[FingerprintPeriodRow]:
-    """Return the current fingerprint periods of workers with requests since a given moment, with worker and
-    fingerprint."""
+    """Return the current fingerprint period of each worker that sent a request since a given moment, with the worker
+    and its fingerprint (hardware and software versions)."""
     query = select(FingerprintPeriodRow).join(FingerprintPeriodRow.worker)
     query = query.where(FingerprintPeriodRow.until.is_(None), WorkerRow.seen_at >= seen_since)
     query = query.where(WorkerRow.forgotten_at.is_(None))
@@ -103,7 +105,8 @@ def fleet(session: Session, seen_since: datetime) -> Sequence[FingerprintPeriodR
 
 
 def fleet_state(session: Session, seen_since: datetime, live_since: datetime) -> tuple[object, ...]:
-    """Return a value that stays equal while neither workers nor recommendations change; cheap compared to reading both."""
+    """Return a value that stays the same as long as neither the workers nor the recommendations change. It is cheaper
+    than reading both."""
     fleet_query = select(
         FingerprintPeriodRow.id, WorkerRow.registered_at, WorkerRow.is_draining, WorkerRow.seen_at >= live_since
     ).join(FingerprintPeriodRow.worker)
@@ -119,7 +122,8 @@ def fleet_state(session: Session, seen_since: datetime, live_since: datetime) ->
 
 
 def of_workers(session: Session, worker_ids: Collection[str]) -> dict[str, list[FingerprintPeriodRow]]:
-    """Return the fingerprint periods of the given workers by id, newest first."""
+    """Return the periods in which the given workers had each of their fingerprints (hardware and software versions),
+    newest first, by the worker's id."""
     query = select(FingerprintPeriodRow).where(FingerprintPeriodRow.worker_id.in_(worker_ids))
     query = query.order_by(FingerprintPeriodRow.id.desc())
     periods: dict[str, list[FingerprintPeriodRow]] = {}
@@ -135,7 +139,8 @@ def get(session: Session, key: str) -> FingerprintRow | None:
 def page(
     session: Session, criteria: FingerprintFilter, after: tuple[datetime, str] | None, limit: int
 ) -> Sequence[FingerprintRow]:
-    """Return a page of fingerprints that match a filter, newest first, starting behind `after`."""
+    """Return a page of fingerprints (hardware and software versions) that match a filter, newest first, starting
+    behind `after`."""
     time, key = FingerprintRow.first_seen_at, FingerprintRow.key
     query = select(FingerprintRow).order_by(time.desc(), key.desc()).limit(limit)
     if criteria != FingerprintFilter():
@@ -150,7 +155,8 @@ def page(
 
 
 def holders(session: Session, keys: Collection[str], project_id: str | None) -> dict[str, list[FingerprintPeriodRow]]:
-    """Return the periods of the given fingerprints by key, newest first, for workers that serve a project (None: any)."""
+    """Return the periods in which workers had the given fingerprints (hardware and software versions), by the
+    fingerprints' keys, newest first. Only workers that serve a project count (None means any project)."""
     query = (
         select(FingerprintPeriodRow)
         .join(FingerprintPeriodRow.worker)
@@ -166,7 +172,8 @@ def holders(session: Session, keys: Collection[str], project_id: str | None) -> 
 
 
 def dependents(session: Session, key: str, project_id: str | None, limit: int) -> Sequence[TuningTargetRow]:
-    """Return the tuning targets whose recommendation was measured under a fingerprint, sorted by key."""
+    """Return the tuning targets (model, workload, cluster) whose recommendation was measured under a fingerprint
+    (hardware and software versions), sorted by key."""
     present = (TuningTargetRow.recommended_id.is_not(None), TuningTargetRow.superseded_by.is_(None))
     query = select(TuningTargetRow).where(TuningTargetRow.fingerprint_key == key, *present)
     if project_id is not None:
@@ -176,7 +183,8 @@ def dependents(session: Session, key: str, project_id: str | None, limit: int) -
 
 
 def target_freshness(session: Session) -> Sequence[TargetFreshness]:
-    """Return every tuning target with a recommendation, newest first, without the recommendation's content."""
+    """Return every tuning target (model, workload, cluster) with a recommendation, newest first, without the
+    recommendation's content."""
     query = (
         select(
             TuningTargetRow.project_id,
@@ -200,7 +208,7 @@ def target_freshness(session: Session) -> Sequence[TargetFreshness]:
 
 
 def values(session: Session, keys: Collection[str]) -> dict[str, Fingerprint]:
-    """Return the given fingerprints by key."""
+    """Return the fingerprints (hardware and software versions) with the given keys, by key."""
     query = select(FingerprintRow.key, FingerprintRow.value).where(FingerprintRow.key.in_(keys))
     return {row.key: row.value for row in session.execute(query)}
 

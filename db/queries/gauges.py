@@ -20,24 +20,25 @@ from shardtune.db.tables.workers import WorkerRow
 
 @dataclass(frozen=True)
 class Gauges:
-    """Gauges computed from the database at one moment."""
+    """Figures for Prometheus (gauges) that were computed from the database at one moment."""
 
     live_workers: int
     runs: dict[TrialState, int]
-    """Number of unfinished runs by state."""
+    """Number of the runs that have not ended, for each state."""
     oldest_waiting_at: datetime | None
     """Creation time of the oldest run that waits for a worker."""
     last_answer_at: datetime | None
     """Time at which a study last completed."""
     waiting_deliveries: int
     studies: dict[StudyState, int]
-    """Number of studies by state; only states that occur."""
+    """Number of studies for each state; states without studies are left out."""
     needed: Counter[tuple[Cluster, StudyState]]
-    """Number of studies that are running or wait for a worker, by cluster and state."""
+    """Number of studies that are running or wait for a worker, for each cluster and state."""
 
 
 def read(session: Session, live_since: datetime) -> Gauges:
-    """Read all gauges; workers with a request since `live_since` count as live."""
+    """Read all gauges (figures for Prometheus) from the database. Workers that sent a request since `live_since`
+    count as live."""
     waiting = RunRow.state == TrialState.WAITING
     complete = StudyRow.state == StudyState.COMPLETE
     by_state = select(StudyRow.state, func.count()).group_by(StudyRow.state)

@@ -10,8 +10,8 @@ from shardtune.db.tables.access import IdempotentRow
 
 
 def claim(session: Session, scope: str, key: str, request_sha256: str, now: datetime) -> bool:
-    """Claim an idempotency key; return False if it is in use. On Postgres this waits for a transaction that is about to
-    claim it."""
+    """Claim an idempotency key; return False if a request has used it already. On Postgres, this waits for the end of
+    another transaction that is just claiming the key."""
     dialect = session.get_bind().dialect.name
     insert = postgresql.insert if dialect == "postgresql" else sqlite.insert
     values = {"scope": scope, "key": key, "request_sha256": request_sha256, "created_at": now}
@@ -26,7 +26,7 @@ def find(session: Session, scope: str, key: str) -> IdempotentRow | None:
 
 
 def get(session: Session, scope: str, key: str) -> IdempotentRow:
-    """Return the row of an idempotency key that is in use."""
+    """Return the stored row of an idempotency key that an earlier request has used."""
     row = find(session, scope, key)
     assert row is not None, "it is taken"
     return row

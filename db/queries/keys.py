@@ -20,14 +20,14 @@ _BY_SECRET = (
 
 
 def any_key(connection: Connection) -> bool:
-    """Whether an API key was ever created, including revoked ones, so that revoking the last key does not disable
-    authentication."""
+    """Whether an API key was ever created. Revoked keys count as well, so that revoking the last key does not turn
+    authentication off."""
     # By a connection, as it is asked with every request: no row of ours has to be made.
     return connection.execute(_ANY).first() is not None
 
 
 def by_secret(session: Session, secret_sha256: str) -> ApiKeyRow | None:
-    """Return the API key with a secret, and its project."""
+    """Return the API key that has this secret, and the project of the key."""
     return session.scalars(_BY_SECRET, {"secret": secret_sha256}).one_or_none()
 
 
@@ -49,8 +49,8 @@ def lock(session: Session, key_id: str) -> ApiKeyRow | None:
 
 
 def note_use(session: Session, key_id: str, now: datetime) -> None:
-    """Record the use of an API key; skip it without waiting if another transaction, which may record the same, has
-    locked the row."""
+    """Record that an API key was used. If another transaction has locked the key's row, nothing is recorded, because
+    that transaction may record the same."""
     free = select(ApiKeyRow.id).where(ApiKeyRow.id == key_id).with_for_update(key_share=True, skip_locked=True)
     session.execute(update(ApiKeyRow).where(ApiKeyRow.id.in_(free)).values(last_used_at=now))
 
@@ -58,7 +58,7 @@ def note_use(session: Session, key_id: str, now: datetime) -> None:
 def newest(
     session: Session, project_id: str | None, after: tuple[datetime, str] | None, limit: int
 ) -> Sequence[ApiKeyRow]:
-    """Return API keys of a project (None: all), newest first, starting behind `after`."""
+    """Return API keys of a project (None means all projects), newest first, starting behind `after`."""
     query = select(ApiKeyRow).order_by(ApiKeyRow.created_at.desc(), ApiKeyRow.id.desc()).limit(limit)
     if project_id is not None:
         query = query.where(ApiKeyRow.project_id == project_id)
@@ -75,8 +75,8 @@ def project(session: Session, project_id: str) -> ProjectRow | None:
 
 
 def lock_project(session: Session, project_id: str) -> ProjectRow | None:
-    """Return a project, locked until the transaction ends; transactions that count against its quotas wait for this
-    lock."""
+    """Return a project, locked until the transaction ends. Transactions that count what a project uses of its quotas
+    wait for this lock."""
     query = select(ProjectRow).where(ProjectRow.id == project_id).with_for_update(key_share=True)
     return session.scalars(query.execution_options(populate_existing=True)).one_or_none()
 
@@ -105,7 +105,7 @@ def running_studies(session: Session, project_id: str) -> int:
 
 
 def gpu_seconds_since(session: Session, project_id: str, moment: datetime) -> float:
-    """Return the GPU-seconds of a project's attempts that ended since a given moment."""
+    """Return the GPU-seconds that a project used in attempts at runs which ended since a given moment."""
     query = (
         select(func.coalesce(func.sum(AttemptRow.gpu_seconds), 0.0))
         .join(RunRow, RunRow.id == AttemptRow.run_id)

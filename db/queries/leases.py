@@ -97,8 +97,9 @@ def add_run(
     recipe: RecipeRun | None = None,
     rehearsed_config: TrialConfig | None = None,
 ) -> RunRow:
-    """Add a waiting run; with a `comparison_block`, it belongs to the study's current final comparison (paired runs
-    that decide), or to the comparison of recipes after it. The caller must have locked the study."""
+    """Add a waiting run to a study. With a `comparison_block`, the run belongs to the study's current final
+    comparison (paired runs that decide), or to the later comparison of recipes (numerical formats and optimizers).
+    The caller must have locked the study."""
     following = select(func.coalesce(func.max(RunRow.position) + 1, 0)).where(RunRow.study_id == study.id)
     run = RunRow(
         id=f"run-{secrets.token_hex(8)}",
@@ -125,13 +126,13 @@ def get(session: Session, run_id: str) -> RunRow | None:
 
 
 def lock_with_study(session: Session, run_id: str) -> tuple[StudyRow, RunRow] | None:
-    """Return a run and its study, both locked until the transaction ends and read again."""
+    """Return a run and its study, both locked until the transaction ends, as they are stored now."""
     row = session.execute(_WITH_STUDY, {"run_id": run_id}).one_or_none()
     return (row[0], row[1]) if row is not None else None
 
 
 def worker_and_lease(session: Session, worker_session: str) -> tuple[WorkerRow, RunRow | None] | None:
-    """Return the worker of a session, with its current lease."""
+    """Return the worker to which a session belongs, with the lease that it has now."""
     row = session.execute(_WORKER_AND_HELD, {"worker_session": worker_session}).one_or_none()
     if row is None:
         return None
@@ -152,7 +153,7 @@ def open_runs(session: Session, study_id: str) -> Sequence[RunRow]:
 
 
 def open_states(session: Session, study_ids: Sequence[str]) -> dict[str, set[TrialState]]:
-    """Return for each study which of the states waiting and running its runs have; studies with neither are omitted."""
+    """Return, for each study, whether it has waiting runs, running runs or both; studies with neither are left out."""
     states: defaultdict[str, set[TrialState]] = defaultdict(set)
     for study_id, state in session.execute(_OPEN_STATES, {"study_ids": list(study_ids)}):
         states[study_id].add(state)
@@ -160,23 +161,23 @@ def open_states(session: Session, study_ids: Sequence[str]) -> dict[str, set[Tri
 
 
 def count_attempts_by_end(session: Session, study_id: str, end: AttemptEnd) -> int:
-    """Return the number of attempts at a study's runs that ended for a given reason."""
+    """Return the number of attempts at a study's runs that ended with the given reason."""
     query = select(func.count()).select_from(AttemptRow).join(RunRow, AttemptRow.run_id == RunRow.id)
     return session.scalars(query.where(RunRow.study_id == study_id, AttemptRow.end == end)).one()
 
 
 def expired(session: Session, now: datetime) -> Sequence[RunRow]:
-    """Return the running runs whose lease has expired."""
+    """Return the runs in state `running` whose lease has expired."""
     return session.scalars(_EXPIRED, {"now": now}).all()
 
 
 def overdue(session: Session, now: datetime) -> Sequence[RunRow]:
-    """Return the running runs whose deadline has passed, or has not been computed."""
+    """Return the running runs whose deadline has passed, or whose deadline was never computed."""
     return session.scalars(_OVERDUE, {"now": now}).all()
 
 
 def runs_of_earlier_sessions(session: Session, worker: WorkerRow) -> Sequence[RunRow]:
-    """Return the running runs leased by a worker's earlier sessions."""
+    """Return the running runs whose lease belongs to an earlier session of a worker, which has started again since."""
     return session.scalars(
         select(RunRow).where(
             RunRow.worker_id == worker.id,
@@ -187,7 +188,7 @@ def runs_of_earlier_sessions(session: Session, worker: WorkerRow) -> Sequence[Ru
 
 
 def start(session: Session, run: RunRow, worker: WorkerRow, now: datetime, lease_until: datetime) -> None:
-    """Begin the next attempt at a run; the service changes the run's state."""
+    """Begin the next attempt at a run; the caller changes the run's state."""
     run.attempt += 1
     run.worker_id, run.worker_session, run.host_id = worker.id, worker.session, worker.host_id
     run.fingerprint_key, run.measured_for = worker.fingerprint_key, worker.project_id
@@ -208,8 +209,8 @@ def waited_s(session: Session, study_id: str) -> float:
 
 
 def write_guarded(session: Session, run_id: str, attempt: int, worker_session: str, **values: Any) -> bool:
-    """Change a run for the worker session that holds its current attempt; return False if another session or none holds
-    it."""
+    """Change a run if its current attempt belongs to this worker session; return False if another session, or no
+    session, holds the run."""
     of_lease = {"_run_id": run_id, "_attempt": attempt, "_session": worker_session}
     # By the connection: rows that the session has are none of the holder's business.
     return session.connection().execute(_guarded(tuple(sorted(values))), of_lease | values).rowcount == 1
@@ -237,7 +238,7 @@ def attempt_of(session: Session, run_id: str, attempt: int) -> AttemptRow | None
 
 
 def failures_of_attempts(session: Session, run_ids: Collection[str]) -> dict[tuple[str, int], Failure]:
-    """Return the failure of each failed attempt at some runs, by run id and number of the attempt."""
+    """Return the failures of attempts at some runs, by the run's id and the attempt's number."""
     query = select(AttemptRow.run_id, AttemptRow.attempt, AttemptRow.failure)
     rows = session.execute(query.where(AttemptRow.run_id.in_(run_ids), AttemptRow.failure.is_not(None)))
     return {(run_id, attempt): failure for run_id, attempt, failure in rows if failure is not None}

@@ -17,8 +17,8 @@ _MOST_MACHINES = 500
 
 @dataclass(frozen=True)
 class OfferedMachine:
-    """Hardware and software of registered workers. Of several workers with the same hardware and software, the most recently
-    active one stands for all."""
+    """Hardware and software of registered workers. If several workers have the same, the most recently active one
+    stands for all of them."""
 
     name: str
     project_id: str | None
@@ -28,7 +28,8 @@ class OfferedMachine:
 
 
 def machines(session: Session, project_id: str | None) -> Sequence[OfferedMachine]:
-    """Return the hardware of workers that serve a project (None: any), without the rest of their offers; at most 500."""
+    """Return the hardware of the workers that serve a project (None means any project), without the other contents of
+    their offers; at most 500."""
     cluster = workers.offered("cluster")
     alike = (WorkerRow.project_id, WorkerRow.fingerprint_key, cluster)
     columns = (WorkerRow.name, WorkerRow.project_id, WorkerRow.seen_at, WorkerRow.fingerprint_key)
@@ -47,9 +48,9 @@ def machines(session: Session, project_id: str | None) -> Sequence[OfferedMachin
 
 
 def measured_hardware(session: Session, fingerprint_key: str, project_id: str) -> MeasuredHardware | None:
-    """Return the hardware measurement of a worker with a fingerprint; of several, the most recently active. Only the
-    project's own workers and those that serve every project count, since a project must not trust measurements of
-    others."""
+    """Return the hardware rates that a worker with a given fingerprint (hardware and software versions) has measured;
+    of several workers, the most recently active one counts. Only the project's own workers and those that serve every
+    project count, because a project must not trust measurements of others."""
     parameters = {"measured_on": fingerprint_key, "of_project": project_id}
     offer = session.scalars(_MEASURED, parameters).one_or_none()
     return offer.measured if offer is not None else None

@@ -36,10 +36,10 @@ BEST_SORTS: dict[str, SQLColumnExpression[Any]] = {
 def best_ids(
     session: Session, project_id: str | None, text: str, device: str | None, page: Page
 ) -> tuple[list[str], int]:
-    """Return the ids of the study behind each matching combination of model, workload and cluster, and their total
-    number. The study is that of the recommended configuration: preferably one not superseded on another fingerprint,
-    then fresh before stale, then the most recent; without a recommendation, the newest study with a result.
-    `project_id` None: all projects."""
+    """Return the ids of studies, one for each combination of model, workload and cluster that matches the search, and
+    the total number of combinations. The study is that of the recommended configuration: preferably one not
+    superseded on another fingerprint (hardware and software versions), then fresh before stale, then the most recent.
+    Without a recommendation, it is the newest study with a result. `project_id` None means all projects."""
     alike = (
         _SPEC[("model", "config")].as_string(),
         _SPEC["workload"].as_string(),
@@ -96,7 +96,7 @@ def by_ids(session: Session, ids: Sequence[str]) -> list[StudyRow]:
 
 
 def has_studies(session: Session, project_id: str | None) -> bool:
-    """Whether any study was ever created."""
+    """Whether a study was ever created in this database."""
     return session.scalar(select(StudyRow.id).where(*_of_project(project_id)).limit(1)) is not None
 
 
@@ -107,23 +107,25 @@ def count_running(session: Session, project_id: str) -> int:
 
 
 def devices(session: Session, project_id: str | None) -> list[str]:
-    """Return the names of the accelerators on which studies of one project (None: all) ran."""
+    """Return the names of the accelerators on which studies of one project (None means all projects) ran."""
     return sorted(name for name in session.scalars(select(_DEVICE).where(*_of_project(project_id)).distinct()) if name)
 
 
 @dataclass(frozen=True)
 class RunCosts:
-    """Number and GPU-seconds of the complete runs that have the same purpose, either inside or outside of a final comparison."""
+    """Number and GPU-seconds of the complete runs of a study that have the same purpose and belong to the same final
+    comparison (paired runs that decide), or to none."""
 
     runs: int
     shortest: float
-    """Smallest GPU-seconds of an attempt that produced a run's result."""
+    """GPU-seconds of the cheapest attempt that gave one of the runs its result."""
     mean: float
-    """Mean GPU-seconds of a run, including repeated attempts."""
+    """Mean GPU-seconds of one run, including its repeated attempts."""
 
 
 def run_costs(session: Session, study_ids: Sequence[str]) -> dict[str, dict[tuple[RunPurpose, int], RunCosts]]:
-    """Return the costs of runs by study, then by purpose and number of the final comparison (0: search)."""
+    """Return the costs of each study's runs by purpose and by the number of the final comparison (paired runs that
+    decide) they belong to; number 0 means the search."""
     spent = AttemptRow.gpu_seconds
     runs = func.count(RunRow.id.distinct())
     counted = func.min(case((AttemptRow.attempt == RunRow.attempt, spent)))
@@ -147,7 +149,7 @@ def running_on_workers(session: Session) -> dict[str, tuple[RunRow, str]]:
 
 
 def last_attempt(session: Session, worker_id: str, project_id: str | None) -> AttemptRow | None:
-    """Return a worker's newest ended attempt at a run of a project (None: any), with its run and trial."""
+    """Return a worker's newest ended attempt at a run of a project (None means any project), with its run and trial."""
     query = select(AttemptRow).where(AttemptRow.worker_id == worker_id, AttemptRow.end.is_not(None))
     if project_id is not None:
         runs = query.join(RunRow, RunRow.id == AttemptRow.run_id).join(StudyRow, StudyRow.id == RunRow.study_id)
@@ -175,7 +177,7 @@ def pulse(session: Session, study_id: str) -> tuple[str, bool] | None:
 
 
 def _of_project(project_id: str | None) -> list[ColumnElement[bool]]:
-    """Return the SQL conditions for the existing (not deleted) studies of one project (None: all)."""
+    """Return the SQL conditions for the existing (not deleted) studies of one project (None means all projects)."""
     kept: list[ColumnElement[bool]] = [StudyRow.deleted_at.is_(None)]
     return kept if project_id is None else [*kept, StudyRow.project_id == project_id]
 

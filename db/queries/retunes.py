@@ -20,7 +20,7 @@ _MOST_RACES = 8
 
 @dataclass(frozen=True)
 class RetuneFilter:
-    """Filter of retunes; None or empty in a field: any value."""
+    """Filter of retunes (repeated measurements of recommendations); a field that is None or empty matches any value."""
 
     project_id: str | None = None
     target_key: str | None = None
@@ -29,18 +29,20 @@ class RetuneFilter:
 
 
 def get(session: Session, retune_id: str) -> RetuneRow | None:
-    """Return one retune without locking it."""
+    """Return one retune (repeated measurement of a recommendation) without locking it."""
     return session.get(RetuneRow, retune_id)
 
 
 def lock(session: Session, retune_id: str) -> RetuneRow:
-    """Return one retune, locked until the transaction ends and read again."""
+    """Return one retune (repeated measurement of a recommendation), locked until the transaction ends, as it is
+    stored now."""
     query = select(RetuneRow).where(RetuneRow.id == retune_id).with_for_update(key_share=True)
     return session.scalars(query.execution_options(populate_existing=True)).one()
 
 
 def unfinished(session: Session, project_id: str, target_key: str) -> RetuneRow | None:
-    """Return the queued or running retune of a tuning target, locked until the transaction ends."""
+    """Return the queued or running retune (repeated measurement of a recommendation) of a tuning target (model,
+    workload, cluster), locked until the transaction ends."""
     query = select(RetuneRow).where(
         RetuneRow.project_id == project_id, RetuneRow.target_key == target_key, RetuneRow.state.in_(OPEN_RETUNE_STATES)
     )
@@ -57,8 +59,8 @@ def put(
     now: datetime,
     **values: Any,
 ) -> tuple[RetuneRow, bool]:
-    """Return the unfinished retune of a tuning target, locked, and whether it was created by this call because none
-    existed."""
+    """Return the unfinished retune (repeated measurement of a recommendation) of a tuning target (model, workload,
+    cluster), locked; create it if there is none. The second value says whether this call has created it."""
     insert = postgresql.insert if session.get_bind().dialect.name == "postgresql" else sqlite.insert
     for _ in range(_MOST_RACES):
         retune_id = f"retune-{secrets.token_hex(6)}"
@@ -86,7 +88,7 @@ def put(
 def page(
     session: Session, criteria: RetuneFilter, after: tuple[datetime, str] | None, limit: int
 ) -> Sequence[RetuneRow]:
-    """Return a page of retunes, newest first, starting behind `after`."""
+    """Return a page of retunes (repeated measurements of recommendations), newest first, starting behind `after`."""
     time, name = RetuneRow.created_at, RetuneRow.id
     query = select(RetuneRow).order_by(time.desc(), name.desc()).limit(limit)
     if criteria.project_id is not None:
@@ -103,7 +105,8 @@ def page(
 
 
 def due(session: Session, now: datetime) -> Sequence[RetuneRow]:
-    """Return queued retunes that are due, those of the most used recommendation first."""
+    """Return queued retunes (repeated measurements of recommendations) that are due, those of the most used
+    recommendation first."""
     used = and_(TuningTargetRow.project_id == RetuneRow.project_id, TuningTargetRow.target_key == RetuneRow.target_key)
     query = (
         select(RetuneRow)
@@ -115,13 +118,14 @@ def due(session: Session, now: datetime) -> Sequence[RetuneRow]:
 
 
 def running(session: Session) -> Sequence[RetuneRow]:
-    """Return the running retunes, oldest first."""
+    """Return the running retunes (repeated measurements of recommendations), oldest first."""
     query = select(RetuneRow).where(RetuneRow.state == RetuneState.RUNNING)
     return session.scalars(query.order_by(RetuneRow.started_at, RetuneRow.id)).all()
 
 
 def claim(session: Session, row: RetuneRow, now: datetime, until: datetime, **values: Any) -> bool:
-    """Claim a retune for this replica and change it, if its state is still that of `row` and no replica has claimed it."""
+    """Claim a retune (repeated measurement of a recommendation) for this replica and change it, if its state is still
+    that of `row` and no replica has claimed it."""
     result = session.execute(
         update(RetuneRow)
         .where(
@@ -137,21 +141,22 @@ def claim(session: Session, row: RetuneRow, now: datetime, until: datetime, **va
 
 
 def spent(session: Session, row: RetuneRow) -> float:
-    """Return the GPU-seconds used by a retune's studies so far."""
+    """Return the GPU-seconds that the studies of a retune (repeated measurement of a recommendation) have used so
+    far."""
     names = [name for name in (row.challenge_study_id, row.search_study_id) if name is not None]
     query = select(func.coalesce(func.sum(StudyRow.gpu_seconds), 0.0)).where(StudyRow.id.in_(names))
     return session.scalars(query).one() or 0.0
 
 
 def end(session: Session, row: RetuneRow, outcome: RetuneOutcome, reason: str, now: datetime) -> None:
-    """End a retune that the caller has locked."""
+    """End a retune (repeated measurement of a recommendation) that the caller has locked."""
     row.state, row.outcome, row.reason, row.ended_at = RetuneState.ENDED, outcome, reason, now
     row.claimed_until, row.gpu_seconds, row.waits_for_budget = None, spent(session, row), False
     session.flush()
 
 
 def add_uses(session: Session, counts: Mapping[tuple[str, str], int]) -> None:
-    """Add to the counts of requests for recommendations, by project and tuning target key."""
+    """Add the numbers of requests for recommendations to the stored counts, by project and tuning target key."""
     for (project_id, target_key), count in sorted(counts.items()):
         session.execute(
             update(TuningTargetRow)
@@ -162,7 +167,8 @@ def add_uses(session: Session, counts: Mapping[tuple[str, str], int]) -> None:
 
 
 def newest(session: Session, cases: Collection[tuple[str, str]]) -> dict[tuple[str, str], RetuneRow]:
-    """Return the most recently requested retune of each given tuning target (project_id, target_key)."""
+    """Return the most recently requested retune (repeated measurement of a recommendation) of each given tuning
+    target. A target (model, workload, cluster) is given by its project_id and target_key."""
     if not cases:
         return {}
     case = (RetuneRow.project_id, RetuneRow.target_key)
@@ -173,7 +179,8 @@ def newest(session: Session, cases: Collection[tuple[str, str]]) -> dict[tuple[s
 
 
 def with_schedules(session: Session, ids: Collection[str]) -> dict[str, tuple[RetuneRow, str | None]]:
-    """Return retunes by id, each with the name of the schedule that requested it."""
+    """Return retunes (repeated measurements of recommendations) by id, each with the name of the schedule that
+    requested it."""
     if not ids:
         return {}
     name = type_coerce(ScheduleRow.spec, JSON)["name"].as_string()

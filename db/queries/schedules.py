@@ -18,7 +18,7 @@ def get(session: Session, schedule_id: str) -> ScheduleRow | None:
 
 
 def lock(session: Session, schedule_id: str) -> ScheduleRow | None:
-    """Return one schedule, locked until the transaction ends and read again."""
+    """Return one schedule, locked until the transaction ends, as it is stored now."""
     query = select(ScheduleRow).where(ScheduleRow.id == schedule_id).with_for_update(key_share=True)
     return session.scalars(query.execution_options(populate_existing=True)).one_or_none()
 
@@ -55,14 +55,14 @@ def with_cron(session: Session, trigger: Trigger) -> Sequence[ScheduleRow]:
 
 
 def due(session: Session, now: datetime) -> Sequence[ScheduleRow]:
-    """Return the schedules with a due tick that no replica has processed."""
+    """Return the schedules that have a tick (moment at which they run) that is due and that no replica has processed."""
     query = select(ScheduleRow).where(ScheduleRow.next_tick_at <= now, ScheduleRow.is_paused.is_(False))
     return session.scalars(query.order_by(ScheduleRow.next_tick_at)).all()
 
 
 def advance(session: Session, schedule: ScheduleRow, next_tick_at: datetime | None) -> bool:
-    """Claim the ticks before `following` for this replica, if the schedule is unchanged since it was read; False if
-    another replica has claimed them."""
+    """Claim for this replica the ticks of a schedule that were due before `following`. False if the schedule was
+    changed, paused or advanced since it was read, for example by another replica."""
     result = session.execute(
         update(ScheduleRow)
         .where(
@@ -79,14 +79,14 @@ def advance(session: Session, schedule: ScheduleRow, next_tick_at: datetime | No
 
 
 def ticks(session: Session, schedule_id: str, after: int | None, limit: int) -> Sequence[ScheduleTickRow]:
-    """Return ticks of a schedule in order of processing, newest first, starting behind the row `after`."""
+    """Return ticks of a schedule (moments at which it was due), newest first, starting behind the row `after`."""
     query = select(ScheduleTickRow).where(ScheduleTickRow.schedule_id == schedule_id)
     query = query.order_by(ScheduleTickRow.id.desc()).limit(limit)
     return session.scalars(query if after is None else query.where(ScheduleTickRow.id < after)).all()
 
 
 def tick_at(session: Session, schedule_id: str, kind: TickKind, at: datetime) -> ScheduleTickRow | None:
-    """Return the tick of a schedule that was due at a given moment."""
+    """Return the tick of a schedule that was due at the given moment; it records what happened then."""
     return session.scalars(
         select(ScheduleTickRow).where(
             ScheduleTickRow.schedule_id == schedule_id, ScheduleTickRow.kind == kind, ScheduleTickRow.at == at
@@ -95,7 +95,8 @@ def tick_at(session: Session, schedule_id: str, kind: TickKind, at: datetime) ->
 
 
 def queued_ticks(session: Session, schedule_id: str) -> Sequence[ScheduleTickRow]:
-    """Return the ticks that wait for retunes of earlier ticks, oldest first."""
+    """Return the ticks that wait for retunes (repeated measurements of recommendations) of earlier ticks, oldest
+    first."""
     query = select(ScheduleTickRow).where(
         ScheduleTickRow.schedule_id == schedule_id, ScheduleTickRow.state == TickState.QUEUED
     )
@@ -103,20 +104,22 @@ def queued_ticks(session: Session, schedule_id: str) -> Sequence[ScheduleTickRow
 
 
 def with_queued_ticks(session: Session) -> Sequence[str]:
-    """Return the ids of schedules that have waiting ticks and are not paused."""
+    """Return the ids of the schedules that are not paused and have ticks (moments at which they were due) that still
+    wait."""
     query = select(ScheduleTickRow.schedule_id).where(ScheduleTickRow.state == TickState.QUEUED).distinct()
     query = query.join(ScheduleRow, ScheduleRow.id == ScheduleTickRow.schedule_id)
     return session.scalars(query.where(ScheduleRow.is_paused.is_(False))).all()
 
 
 def is_busy(session: Session, schedule_id: str) -> bool:
-    """Whether retunes requested by the schedule are unfinished."""
+    """Whether retunes (repeated measurements of recommendations) requested by the schedule are unfinished."""
     query = select(RetuneRow.id).where(RetuneRow.schedule_id == schedule_id, RetuneRow.state.in_(OPEN_RETUNE_STATES))
     return session.scalars(query.limit(1)).first() is not None
 
 
 def cancel_queued(session: Session, schedule_id: str, now: datetime, reason: str) -> None:
-    """Cancel a schedule's requests that have not begun: its waiting ticks and queued retunes."""
+    """Cancel what a schedule has requested and what has not begun: its waiting ticks and its queued retunes (repeated
+    measurements of recommendations)."""
     session.execute(
         update(ScheduleTickRow)
         .where(ScheduleTickRow.schedule_id == schedule_id, ScheduleTickRow.state == TickState.QUEUED)
@@ -130,7 +133,7 @@ def cancel_queued(session: Session, schedule_id: str, now: datetime, reason: str
 
 
 def recommended_targets(session: Session, project_id: str) -> Sequence[TuningTargetRow]:
-    """Return the tuning targets of a project that have a recommendation, newest first."""
+    """Return the tuning targets (model, workload, cluster) of a project that have a recommendation, newest first."""
     present = (TuningTargetRow.recommended_id.is_not(None), TuningTargetRow.superseded_by.is_(None))
     query = select(TuningTargetRow).where(TuningTargetRow.project_id == project_id, *present)
     return session.scalars(

@@ -29,7 +29,7 @@ def get(session: Session, study_id: str) -> StudyRow | None:
 
 
 def lock(session: Session, study_id: str) -> StudyRow:
-    """Return a study, locked until the transaction ends and read again."""
+    """Return a study, locked until the transaction ends, as it is stored now."""
     return session.scalars(_LOCKED, {"study_id": study_id}).one()
 
 
@@ -44,7 +44,7 @@ _WITH_WORK = union_all(
         StudyRow.deleted_at.is_(None),
     ),
 )
-"""SQL statement for the studies that have runs for workers."""
+"""SQL statement that selects the studies which have runs for workers."""
 _VERSIONS = select(StudyRow.id, StudyRow.version).where(StudyRow.id.in_(_WITH_WORK))
 _TRIALS = (
     select(TrialRow.study_id, TrialRow.state, func.count())
@@ -60,7 +60,7 @@ _REJECTED = (
 
 @dataclass(frozen=True)
 class StudyFilter:
-    """Filter of studies; None in a field: any value."""
+    """Filter of studies; a field that is None matches any value."""
 
     project_id: str | None = None
     states: tuple[StudyState, ...] = ()
@@ -73,7 +73,7 @@ class StudyFilter:
 def page(
     session: Session, criteria: StudyFilter, oldest_first: bool, after: tuple[datetime, str] | None, limit: int
 ) -> Sequence[StudyRow]:
-    """Return a page of studies by creation time, starting behind `after`."""
+    """Return a page of studies, sorted by creation time, starting behind `after`."""
     time, name = StudyRow.created_at, StudyRow.id
     query = select(StudyRow).order_by(*((time, name) if oldest_first else (time.desc(), name.desc()))).limit(limit)
     query = query.where(StudyRow.deleted_at.is_not(None) if criteria.deleted else StudyRow.deleted_at.is_(None))
@@ -92,7 +92,8 @@ def page(
 
 
 def newest_summary_ids(session: Session, project_id: str | None, limit: int) -> Sequence[str]:
-    """Return ids of the newest studies that have a model summary, of a project or of all (None)."""
+    """Return the ids of the newest studies that have a model summary (sizes and FLOPs of the model), of one project,
+    or of all projects if it is None."""
     query = select(StudyRow.id).where(StudyRow.deleted_at.is_(None), StudyRow.model_summary.is_not(None))
     if project_id is not None:
         query = query.where(StudyRow.project_id == project_id)
@@ -110,7 +111,7 @@ class SummarisedStudy:
 
 
 def summarised(session: Session, study_ids: Sequence[str]) -> Sequence[SummarisedStudy]:
-    """Read studies that have a model summary, newest first.
+    """Read studies whose model was summarised (its sizes and FLOPs counted by a worker), newest first.
 
     Raises:
         ValidationError: a row that cannot be read.
@@ -128,13 +129,13 @@ def summarised(session: Session, study_ids: Sequence[str]) -> Sequence[Summarise
 
 @dataclass(frozen=True)
 class OpenStudy:
-    """Study with work to do, as read when a worker requests a run: a running study, or an ended one with a profiled run
-    to do."""
+    """Study with work to do, as read when a worker requests a run: a running study, or an ended study that still has
+    a run under the profiler to do."""
 
     study: StudyRow
     """Study row without its large columns."""
     open_states: frozenset[TrialState]
-    """States that occur among the study's waiting and running runs."""
+    """States that the study's unfinished runs are in: waiting, running, both or neither."""
 
     @property
     def is_background(self) -> bool:
@@ -149,8 +150,8 @@ class OpenStudy:
 
 
 def studies_with_work(session: Session, study_id: str | None = None) -> list[OpenStudy]:
-    """Return studies with work to do and their projects, oldest first, which is the order of assignment; or only the
-    given study."""
+    """Return the studies with work to do and their projects, oldest first, which is the order in which they get
+    workers. If a study is given, only this one is read."""
     rows = session.execute(_OPEN) if study_id is None else session.execute(_ONE_OPEN, {"study_id": study_id})
     return [
         OpenStudy(
@@ -161,7 +162,7 @@ def studies_with_work(session: Session, study_id: str | None = None) -> list[Ope
 
 
 def _with_small_columns(query: Select[StudyRow]) -> Select[StudyRow]:
-    """Make a query load only small columns; large columns are loaded on access."""
+    """Make a query for studies load only small columns; large columns are loaded when they are first read."""
     few = (StudyRow.version, StudyRow.phase, StudyRow.cluster, StudyRow.fingerprint_key, StudyRow.project_id)
     query = query.options(load_only(*few, StudyRow.purpose, StudyRow.system_study))
     return query.order_by(StudyRow.created_at, StudyRow.id)
@@ -177,7 +178,7 @@ _OPEN = (
     )
     .options(joinedload(StudyRow.project))
 )
-"""SQL statement that every request for a run uses, compiled once."""
+"""SQL statement for the studies that have work, compiled once because every request for a run uses it."""
 _ONE_OPEN = _OPEN.where(StudyRow.id == bindparam("study_id"))
 
 
@@ -188,7 +189,7 @@ def waiting(session: Session) -> Sequence[StudyRow]:
 
 
 def needing_workers(session: Session, project_id: str | None) -> Sequence[StudyRow]:
-    """Return the studies of a project (None: any) that are running or wait for a worker, oldest first."""
+    """Return the studies of a project (None means any project) that are running or wait for a worker, oldest first."""
     query = select(StudyRow).where(StudyRow.state.in_(ACTIVE_STUDY_STATES))
     query = query if project_id is None else query.where(StudyRow.project_id == project_id)
     needed = (StudyRow.cluster, StudyRow.spec, StudyRow.purpose, StudyRow.reason_code)
@@ -204,24 +205,24 @@ def running(session: Session) -> Sequence[StudyRow]:
 
 
 def read_specs(session: Session, rows: Sequence[StudyRow]) -> None:
-    """Return the specifications of the given studies, in one query."""
+    """Return the requests (specs) of the studies with the given ids, in one query."""
     ids = [row.id for row in rows]
     if ids:
         session.scalars(select(StudyRow).where(StudyRow.id.in_(ids)).options(load_only(StudyRow.spec))).all()
 
 
 def with_running_runs(session: Session) -> set[str]:
-    """Return the ids of studies of which a worker currently executes a run."""
+    """Return the ids of the studies that have a run which a worker executes now."""
     return set(session.scalars(select(RunRow.study_id).where(RunRow.state == TrialState.RUNNING).distinct()))
 
 
 def running_versions(session: Session) -> dict[str, int]:
-    """Return the version of each study with work to do: while no version changes, no new work exists."""
+    """Return the version number of each study with work to do. As long as no version changes, there is no new work."""
     return {row.id: row.version for row in session.connection().execute(_VERSIONS)}
 
 
 def trial_counts(session: Session, study_ids: Sequence[str]) -> dict[str, dict[str, int]]:
-    """Return the number of trials by state, for each given study that has trials."""
+    """Return the number of trials in each state, for each of the given studies that has trials."""
     counts: dict[str, dict[str, int]] = {}
     for study_id, state, count in session.execute(_TRIALS, {"study_ids": list(study_ids)}):
         counts.setdefault(study_id, {})[state.value] = count
@@ -229,7 +230,7 @@ def trial_counts(session: Session, study_ids: Sequence[str]) -> dict[str, dict[s
 
 
 def rejection_counts(session: Session, study_ids: Sequence[str]) -> dict[str, int]:
-    """Return the number of configurations rejected by the memory gate (predicted not to fit), for each given study that
-    has any."""
+    """Return the number of configurations that the memory gate rejected (predicted not to fit), for each of the given
+    studies that has any."""
     counts = session.execute(_REJECTED, {"study_ids": list(study_ids)})
     return {study_id: int(count) for study_id, count in counts}

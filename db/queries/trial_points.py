@@ -37,7 +37,7 @@ TRIAL_SORTS: dict[str, SQLColumnExpression[Any]] = {
 
 @dataclass(frozen=True)
 class TrialFilter:
-    """Filter of a study's trials; None in a field: any value."""
+    """Filter of a study's trials; a field that is None matches any value."""
 
     states: tuple[TrialState, ...] = ()
     backend: str | None = None
@@ -46,7 +46,7 @@ class TrialFilter:
 
 @dataclass(frozen=True)
 class TrialPoint:
-    """Trial with the figures of its search run; None in a field: not measured."""
+    """Trial with the figures of its search run; a figure that is None was not measured."""
 
     number: int
     state: TrialState
@@ -55,7 +55,7 @@ class TrialPoint:
     failure_kind: str | None
     failure_message: str | None
     failure_peak_gib: float | None
-    """Peak memory of tensors in GiB before the trial's failure, if measured."""
+    """Peak memory in GiB that tensors took before the trial failed; None if it was not measured."""
     tokens_per_s_per_gpu: float | None
     peak_allocated_gib: float | None
     peak_reserved_gib: float | None
@@ -65,23 +65,24 @@ class TrialPoint:
     predicted_tokens_per_s_per_gpu: float | None
     """Speed in tokens per second and GPU, as predicted before the trial ran."""
     expected_tokens_per_s_per_gpu: float | None
-    """Expected speed in tokens per second and GPU by the search that chose the trial, or else by the prediction; with
-    the ends of the 90 % interval."""
+    """Speed in tokens per second and GPU that was expected before the trial ran, with the ends of its 90 % interval.
+    The search that chose the trial expected it, or else the predictor."""
     low_tokens_per_s_per_gpu: float | None
     high_tokens_per_s_per_gpu: float | None
     disturbed: str | None
-    """Disturbance of the search run by other programs, if it counts although disturbed."""
+    """Description of how other programs disturbed the search run, if the run counts although it was disturbed."""
     gpu_seconds: float | None
     finished_at: datetime | None
 
     @property
     def measured_peak_gib(self) -> float | None:
-        """Peak memory in GiB that the limit applies to: reserved on a GPU, allocated on CPU ranks."""
+        """Peak memory in GiB that is compared with the memory limit: reserved memory on a GPU, allocated memory on
+        CPU ranks."""
         return self.peak_allocated_gib if self.peak_reserved_gib is None else self.peak_reserved_gib
 
 
 def of_study(session: Session, study_id: str, criteria: TrialFilter, page: Page) -> list[TrialPoint]:
-    """Return the trials of a study with their figures, sorted; trials without the sort figure come last."""
+    """Return the trials of a study with their figures, sorted by one figure; trials without this figure come last."""
     query = cut_to_page(_points(study_id, criteria), TRIAL_SORTS[page.sort], TrialRow.number, page)
     return [TrialPoint(*row) for row in session.execute(query)]
 
@@ -92,7 +93,8 @@ def count_trials(session: Session, study_id: str, criteria: TrialFilter) -> int:
 
 
 def failure_counts(session: Session, study_id: str) -> list[tuple[str, str, int]]:
-    """Return state, failure kind and number of a study's trials without a usable measurement, most frequent first."""
+    """Return the state, the kind of failure and the number of the trials of a study that have no usable measurement,
+    most frequent first."""
     kind = _FAILURE["kind"].as_string()
     query = (
         select(TrialRow.state, kind, func.count())

@@ -106,7 +106,8 @@ def add(
     prediction: TrialPrediction | None = None,
     reason: TrialReason | None = None,
 ) -> TrialRow:
-    """Add a waiting trial, numbered by the count of earlier trials. The caller must have locked the study."""
+    """Add a waiting trial to a study. Its number is the count of the study's earlier trials. The caller must have
+    locked the study."""
     row = TrialRow(
         study_id=study_id,
         number=number,
@@ -123,21 +124,23 @@ def add(
 
 
 def reasons(session: Session, study_id: str, numbers: Collection[int]) -> dict[int, TrialReason]:
-    """Return the sampler's reasons for some trials of a study, by number; trials without a reason are left out."""
+    """Return the reasons why the sampler suggested some trials of a study, by the trial's number; trials without a
+    reason are left out."""
     query = select(TrialRow.number, TrialRow.reason).where(TrialRow.study_id == study_id, TrialRow.number.in_(numbers))
     return {number: reason for number, reason in session.execute(query) if reason is not None}
 
 
 def of_study(session: Session, study_id: str, with_attempts: bool = False) -> Sequence[TrialRow]:
-    """Return a study's trials by number, with their runs (and, if requested, the attempts). Large columns that only
-    display needs are loaded on access, since every step of a study reads the trials."""
+    """Return a study's trials, sorted by number, with their runs (and, if requested, the attempts). Large columns
+    that are only displayed are not read until they are used, because every step of a study reads its trials."""
     return session.scalars(_WITH_ATTEMPTS if with_attempts else _WITH_RUNS, {"of_study": study_id}).all()
 
 
 def page(
     session: Session, study_id: str, states: Sequence[TrialState], after: int | None, limit: int
 ) -> Sequence[TrialRow]:
-    """Return trials by number starting behind `after`, with their runs and attempts."""
+    """Return the trials of a study, sorted by number and starting behind the number `after`, with their runs and
+    attempts."""
     load = selectinload(TrialRow.runs).selectinload(RunRow.attempts).joinedload(AttemptRow.worker)
     query = select(TrialRow).where(TrialRow.study_id == study_id).order_by(TrialRow.number).limit(limit).options(load)
     if states:
@@ -151,7 +154,8 @@ def count(session: Session, study_id: str) -> int:
 
 
 def with_validation_runs(session: Session, study_id: str, number: int | None = None) -> Sequence[TrialRow]:
-    """Return the trials with a validation run, and the trial of this number, with their runs and attempts."""
+    """Return the trials that have a validation run, and the trial with the given number, with their runs and
+    attempts."""
     load = selectinload(TrialRow.runs).selectinload(RunRow.attempts).joinedload(AttemptRow.worker)
     repeated = select(RunRow.trial_id).where(RunRow.study_id == study_id, RunRow.purpose == RunPurpose.VALIDATION)
     query = select(TrialRow).where(
@@ -165,7 +169,7 @@ def by_number(session: Session, study_id: str, number: int) -> TrialRow | None:
 
 
 def newest_trace(session: Session, trial: TrialRow) -> RunRow | None:
-    """Return a trial's last profiled run, with its diagnosis and attempts."""
+    """Return a trial's last run under the profiler, with its diagnosis and attempts."""
     query = select(RunRow).where(RunRow.trial_id == trial.id, RunRow.purpose == RunPurpose.TRACE)
     load = (undefer(RunRow.diagnosis), selectinload(RunRow.attempts).joinedload(AttemptRow.worker))
     return session.scalars(query.order_by(RunRow.position.desc()).limit(1).options(*load)).one_or_none()
@@ -179,7 +183,7 @@ def measured_ids(session: Session, fingerprint_key: str, project_id: str, at_mos
 
 
 class MeasuredRun(NamedTuple):
-    """Search run with its configuration and measurement."""
+    """Search run of a trial (the run that first measures it), with its configuration and measurement."""
 
     run_id: str
     study_id: str
@@ -188,13 +192,13 @@ class MeasuredRun(NamedTuple):
 
 
 def measured_runs(session: Session, run_ids: Collection[str]) -> list[MeasuredRun]:
-    """Return the given runs of trials with their configurations and measurements."""
+    """Return the runs with the given ids, with the configuration and measurement of each."""
     return [MeasuredRun(*row) for row in session.execute(_MEASURED_RUNS, {"run_ids": list(run_ids)})]
 
 
 def model_summary_project(session: Session, study_id: str) -> str | None:
-    """Return the project that owns the worker which created the study's model summary; None if the worker serves every
-    project."""
+    """Return the project that owns the worker which counted the sizes and FLOPs of the study's model; None if that
+    worker serves every project."""
     return session.scalars(_PROFILED_FOR, {"of_study": study_id}).first()
 
 
@@ -209,7 +213,7 @@ def rejections(
 
 
 def rejected_keys(session: Session, study_id: str) -> frozenset[str]:
-    """Return the content keys of a study's rejected configurations."""
+    """Return the content keys (hashes) of a study's rejected configurations."""
     return frozenset(session.scalars(_REJECTED_KEYS, {"of_study": study_id}))
 
 
@@ -225,8 +229,8 @@ def reject(session: Session, study_id: str, values: Iterable[Rejection], now: da
 
 
 def workers_of_open_blocks(session: Session, study_ids: Sequence[str]) -> dict[str, frozenset[str]]:
-    """Return, for each study, the ids of the workers that have begun a comparison block (one validation run of each compared
-    configuration) of which a run still waits."""
+    """Return, for each study, the ids of the workers that have begun a comparison block (one validation run of each
+    compared configuration) in which a run is still waiting."""
     workers: dict[str, frozenset[str]] = {}
     for study_id, worker_id in session.execute(_WORKERS_OF_OPEN_BLOCKS, {"study_ids": list(study_ids)}):
         assert worker_id is not None
@@ -235,7 +239,8 @@ def workers_of_open_blocks(session: Session, study_ids: Sequence[str]) -> dict[s
 
 
 def workers_of_block(session: Session, run: RunRow) -> frozenset[str]:
-    """Return the ids of the workers that execute, or executed, other runs of a run's comparison block."""
+    """Return the ids of the workers that execute, or executed, the other runs of the comparison block that a run
+    belongs to. A block contains one validation run of each compared configuration."""
     same = {
         "of_study": run.study_id,
         "of_purpose": run.purpose,

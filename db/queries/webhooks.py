@@ -11,8 +11,8 @@ from shardtune.api_schemas.notifications.webhooks import DeliveryState
 from shardtune.db.tables.webhooks import DeliveryRow, WebhookRow
 
 ANY_ENABLED = select(WebhookRow.id).where(WebhookRow.is_enabled).exists()
-"""SQL column, added to other queries, that contains whether any webhook is enabled: usually none is, and no further
-query is needed."""
+"""SQL column that says whether any webhook is enabled. It is added to other queries, because usually no webhook is
+enabled and a query for webhooks is then saved."""
 _ENABLED = "webhooks that are told of events"
 _ALL_ENABLED = select(WebhookRow).where(WebhookRow.is_enabled)
 _WITH_DUE = (
@@ -29,7 +29,8 @@ def get(session: Session, webhook_id: str) -> WebhookRow | None:
 
 
 def lock(session: Session, webhook_id: str) -> WebhookRow | None:
-    """Return one webhook, locked until the transaction ends; must be locked before its messages."""
+    """Return one webhook, locked until the transaction ends. A transaction must lock the webhook before it locks
+    messages of this webhook."""
     query = select(WebhookRow).where(WebhookRow.id == webhook_id).with_for_update(key_share=True)
     return session.scalars(query.execution_options(populate_existing=True)).one_or_none()
 
@@ -40,13 +41,13 @@ def all_webhooks(session: Session) -> Sequence[WebhookRow]:
 
 
 def count(session: Session, project_id: str | None) -> int:
-    """Return the number of webhooks of a project; None: those that receive events of every project."""
+    """Return the number of webhooks of a project. With None, count the webhooks that receive events of every project."""
     query = select(func.count()).select_from(WebhookRow).where(WebhookRow.project_id.is_not_distinct_from(project_id))
     return session.scalars(query).one()
 
 
 def enabled(session: Session) -> Sequence[WebhookRow]:
-    """Return the enabled webhooks, queried once per transaction."""
+    """Return the webhooks that are enabled; a transaction reads them only once."""
     if _ENABLED not in session.info:
         session.info[_ENABLED] = session.scalars(_ALL_ENABLED).all()
     rows: Sequence[WebhookRow] = session.info[_ENABLED]
@@ -54,7 +55,8 @@ def enabled(session: Session) -> Sequence[WebhookRow]:
 
 
 def note_whether_any(session: Session, is_any: bool) -> None:
-    """Record the value of `ANY_ENABLED` for this transaction: if False, `enabled` needs no query."""
+    """Remember for this transaction whether any webhook is enabled, as the column `ANY_ENABLED` of another query
+    said. If none is, `enabled` sends no query."""
     if not is_any:
         session.info.setdefault(_ENABLED, ())
 
@@ -82,7 +84,8 @@ def add_delivery(session: Session, webhook: WebhookRow, kind: str, body: str, no
 
 
 def webhooks_with_due_messages(session: Session, now: datetime) -> Sequence[tuple[str, str | None]]:
-    """Return webhooks with due messages, and their projects, longest wait first; locks nothing."""
+    """Return the webhooks that have due messages, and their projects; those whose messages have waited longest come
+    first. Nothing is locked."""
     return [
         (webhook_id, project_id) for webhook_id, project_id in session.connection().execute(_WITH_DUE, {"now": now})
     ]
@@ -135,8 +138,8 @@ def deliveries(session: Session, webhook_id: str, limit: int) -> Sequence[Delive
 def delivery_list(
     session: Session, webhook_id: str, state: str, offset: int, limit: int
 ) -> tuple[Sequence[DeliveryRow], int]:
-    """Return messages of a webhook with a state (empty: any), newest first starting at `offset`, and their total
-    number."""
+    """Return the messages of a webhook that have a state (an empty state matches all), newest first, starting at
+    `offset`, and the total number of such messages."""
     chosen = [DeliveryRow.webhook_id == webhook_id, *([DeliveryRow.state == state] if state else [])]
     total = session.scalar(select(func.count()).select_from(DeliveryRow).where(*chosen)) or 0
     query = select(DeliveryRow).where(*chosen).order_by(DeliveryRow.created_at.desc(), DeliveryRow.id)

@@ -25,19 +25,19 @@ _NOTE_SEEN = (
     .returning(WorkerRow.is_draining)
 )
 _MOST_FORGOTTEN = 1000
-"""Maximum number of workers that one transaction forgets (hides from lists)."""
+"""Maximum number of workers that one transaction hides from lists."""
 
 
 def lock_by_name(session: Session, name: str, project_id: str | None) -> WorkerRow | None:
-    """Return the worker with a name in a project (or among those that serve every project), locked until the
-    transaction ends."""
+    """Return the worker that has a name in a project (or among the workers that serve every project), locked until
+    the transaction ends."""
     whose = WorkerRow.project_id.is_(None) if project_id is None else WorkerRow.project_id == project_id
     query = select(WorkerRow).where(WorkerRow.name == name, whose).with_for_update(key_share=True)
     return session.scalars(query.execution_options(populate_existing=True)).one_or_none()
 
 
 def count(session: Session, project_id: str | None) -> int:
-    """Return the number of workers of a project; None: those that serve every project."""
+    """Return the number of workers of a project. With None, count the workers that serve every project."""
     query = select(func.count()).select_from(WorkerRow).where(WorkerRow.project_id.is_not_distinct_from(project_id))
     query = query.where(WorkerRow.forgotten_at.is_(None))
     return session.scalars(query).one()
@@ -52,7 +52,8 @@ def put(
     project_id: str | None = None,
     holder_id: str | None = None,
 ) -> WorkerRow:
-    """Return the worker with a name, locked; create it if necessary. The caller sets its owner and session."""
+    """Return the worker with a name, locked until the transaction ends; create it if necessary. The caller sets its
+    owner and session."""
     key = fingerprints.put(session, inventory.fingerprint, now)
     row = lock_by_name(session, name, project_id)
     if row is None:
@@ -81,7 +82,8 @@ def put(
 def begin(
     session: Session, row: WorkerRow, worker_session: str, inventory: Inventory, now: datetime, holder_id: str | None
 ) -> None:
-    """Store a worker's new session and offer. The caller must have locked the worker."""
+    """Store the new session of a worker that has started again, and what it offers (hardware, software and
+    abilities). The caller must have locked the worker."""
     if row.session != worker_session:
         row.session, row.registered_at, row.host_wait = worker_session, now, None
         if row.set_aside is not None:
@@ -95,8 +97,8 @@ def begin(
 
 
 def _host_id(inventory: Inventory, project_id: str | None) -> str | None:
-    """Return the id of a host within one project, so that a worker's claim about its host cannot block other projects'
-    workers."""
+    """Return an id for a host that is valid within one project only, so that a worker's claim to be on some host
+    cannot block the workers of other projects."""
     return None if inventory.host_partition is None else f"{project_id or '*'}/{inventory.host_partition.host}"
 
 
@@ -107,18 +109,18 @@ def lock(session: Session, worker_id: str) -> WorkerRow | None:
 
 
 def by_session(session: Session, worker_session: str) -> WorkerRow | None:
-    """Return the worker with a session."""
+    """Return the worker to which a session belongs; each start of a worker begins a new session."""
     return session.scalars(_BY_SESSION, {"worker_session": worker_session}).one_or_none()
 
 
 def note_seen(session: Session, worker_session: str, now: datetime) -> bool:
-    """Record the time of a worker's request; return whether the worker gets no more runs."""
+    """Record the time of a worker's request; return whether the worker was told to take no more runs."""
     return bool(session.connection().scalars(_NOTE_SEEN, {"worker_session": worker_session, "now": now}).one_or_none())
 
 
 def page(session: Session, project_id: str | None, after: tuple[str, str] | None, limit: int) -> Sequence[WorkerRow]:
-    """Return a page of all registered workers that serve a project (None: any), by name, starting behind the name and
-    id `after`."""
+    """Return a page of all registered workers that serve a project (None means any project), by name, starting behind
+    the name and id `after`."""
     query = _with_inventory(project_id).order_by(WorkerRow.name, WorkerRow.id).limit(limit)
     return session.scalars(query if after is None else query.where(tuple_(WorkerRow.name, WorkerRow.id) > after)).all()
 
@@ -126,20 +128,21 @@ def page(session: Session, project_id: str | None, after: tuple[str, str] | None
 def live_first(
     session: Session, project_id: str | None, live_since: datetime, offset: int, limit: int
 ) -> tuple[Sequence[WorkerRow], int]:
-    """Return workers that serve a project (None: any) starting at `offset`, first those with requests since
-    `live_since`, then by name; and their total number."""
+    """Return workers that serve a project (None means any project) starting at `offset`, first those with requests
+    since `live_since`, then by name; and their total number."""
     total = session.scalar(select(func.count()).select_from(WorkerRow).where(*serving(project_id))) or 0
     query = _with_inventory(project_id).order_by((WorkerRow.seen_at >= live_since).desc(), WorkerRow.name, WorkerRow.id)
     return session.scalars(query.offset(offset).limit(limit)).all(), total
 
 
 def _with_inventory(project_id: str | None) -> Select[WorkerRow]:
-    """Make a query load the workers' inventories, for display."""
+    """Make a query for workers also load their inventories (complete lists of hardware and software), which are
+    displayed."""
     return select(WorkerRow).options(undefer(WorkerRow.inventory)).where(*serving(project_id))
 
 
 def forget(row: WorkerRow, now: datetime) -> None:
-    """Hide a worker from lists until the holder of its session registers again. The caller must have locked the worker."""
+    """Hide a worker from lists until it registers again in its session. The caller must have locked the worker."""
     row.forgotten_at, row.session, row.holder_id = now, f"gone-{secrets.token_urlsafe(24)}", None
 
 
@@ -153,7 +156,7 @@ def forget_gone(session: Session, before: datetime, now: datetime) -> int:
 
 
 def serving(project_id: str | None) -> list[ColumnElement[bool]]:
-    """Return the conditions of registered workers that serve a project (None: any)."""
+    """Return the SQL conditions that select the registered workers that serve a project (None means any project)."""
     conditions: list[ColumnElement[bool]] = [WorkerRow.forgotten_at.is_(None)]
     whose = or_(WorkerRow.project_id.is_(None), WorkerRow.project_id == project_id)
     return conditions if project_id is None else [*conditions, whose]
@@ -163,7 +166,7 @@ def seen_since(
     session: Session, moment: datetime, only: Collection[str] | None = None, project_id: str | None = None
 ) -> Sequence[WorkerRow]:
     """Return the workers (all, or those with the given ids) that sent a request since a given moment and serve a
-    project (None: any), by name."""
+    project (None means any project), by name."""
     if only is not None and project_id is None:
         return session.scalars(_OF_THESE, {"moment": moment, "ids": list(only)}).all()
     query = select(WorkerRow).where(WorkerRow.seen_at >= moment, *serving(project_id)).order_by(WorkerRow.name)
@@ -171,7 +174,8 @@ def seen_since(
 
 
 def fingerprints_seen_since(session: Session, moment: datetime, project_id: str) -> Sequence[str]:
-    """Return the fingerprint key of each worker that serves a project and sent a request since a given moment."""
+    """Return the fingerprint key (hash of hardware and software versions) of each worker that serves a project and
+    sent a request since a given moment."""
     return session.scalars(
         select(WorkerRow.fingerprint_key).where(WorkerRow.seen_at >= moment, *serving(project_id))
     ).all()
@@ -189,7 +193,7 @@ def workers_supporting(session: Session, task_kind: str, moment: datetime) -> li
 
 
 def offered(name: str) -> ColumnElement[str]:
-    """Return an SQL expression for a field of the workers' offers, as text."""
+    """Return an SQL expression that reads a field of the workers' stored offers (hardware and software) as text."""
     field: ColumnElement[str] = type_coerce(WorkerRow.offer, JSON)[name].as_string()
     return field
 
@@ -206,7 +210,7 @@ _OF_THESE = (
 
 
 def running_runs(session: Session, project_id: str | None) -> dict[str, str]:
-    """Return the run that each worker executes, of one project (None: any)."""
+    """Return the run that each worker executes now, limited to one project (None means all projects)."""
     query = select(RunRow.worker_id, RunRow.id).where(RunRow.state == TrialState.RUNNING)
     if project_id is not None:
         query = query.join(StudyRow, StudyRow.id == RunRow.study_id).where(StudyRow.project_id == project_id)

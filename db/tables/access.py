@@ -22,13 +22,13 @@ class ProjectRow(Row):
     quotas: Mapped[Quotas] = mapped_column(Stored(Quotas))
     requires_approval: Mapped[bool] = mapped_column(default=False)
     retuning: Mapped[RetunePolicy | None] = mapped_column(Stored(RetunePolicy))
-    """Retuning policy of the project; None: the defaults."""
+    """Policy of the project for measuring recommendations again; None if the project has the default policy."""
     created_at: Mapped[datetime]
 
 
 class ApiKeyRow(Row):
-    """Table row of an API key. Only the hash of its random secret is stored, so that a dump of the table gives no
-    access."""
+    """Table row of an API key. Only the hash of its random secret is stored, so that nobody can use a key that was
+    read from the table."""
 
     __tablename__ = "api_keys"
 
@@ -37,9 +37,10 @@ class ApiKeyRow(Row):
     secret_sha256: Mapped[str] = mapped_column(String(64), unique=True)
     name: Mapped[str] = mapped_column(String(100))
     holder_id: Mapped[str] = mapped_column(String(32), index=True)
-    """Id of the first key in a chain of rotated keys: the same holder, regardless of the secret used."""
+    """Id of the first key in a chain of keys that replaced each other. It stands for the key's holder, whichever of
+    these keys is used."""
     project_id: Mapped[str | None] = mapped_column(ForeignKey("projects.id"), index=True)
-    """Project that the key is limited to; None: all projects."""
+    """Project that the key is limited to; None means all projects."""
     scopes: Mapped[tuple[Scope, ...]] = mapped_column(Stored(tuple[Scope, ...]))
     created_at: Mapped[datetime]
     expires_at: Mapped[datetime | None]
@@ -50,7 +51,8 @@ class ApiKeyRow(Row):
 
 
 class PageSessionRow(Row):
-    """Table row of a browser session that logged in with a key. Its token is stored as a hash, as keys are."""
+    """Table row of a browser session, which began by logging in with a key. The session's token is stored as a hash
+    only, like the secrets of keys."""
 
     __tablename__ = "page_sessions"
 
@@ -63,12 +65,13 @@ class PageSessionRow(Row):
 
 
 class IdempotentRow(Row):
-    """Table row of the response to a POST with an idempotency key, written in the transaction of the change."""
+    """Table row of the response to a POST request with an idempotency key, written in the same transaction as the
+    change that the request makes."""
 
     __tablename__ = "idempotent_requests"
 
     scope: Mapped[str] = mapped_column(String(40), primary_key=True)
-    """Owner of the idempotency key: equal keys of different projects are independent."""
+    """Owner of the idempotency key; keys with the same text that belong to different projects are independent."""
     key: Mapped[str] = mapped_column(String(255), primary_key=True)
     request_sha256: Mapped[str] = mapped_column(String(64))
     status: Mapped[int | None]

@@ -15,7 +15,7 @@ from shardtune.db.tables.types import Stored, words
 
 
 class RecommendationRow(Row):
-    """Table row of a recommendation: the result of one study."""
+    """Table row of a recommendation: the configuration and the figures that one study has found."""
 
     __tablename__ = "recommendations"
 
@@ -50,26 +50,27 @@ class TuningTargetRow(Row):
     is_pinned: Mapped[bool] = mapped_column(default=False)
     freshness: Mapped[Freshness] = mapped_column(words(Freshness, 8), default=Freshness.FRESH)
     changed_fields: Mapped[tuple[str, ...]] = mapped_column(Stored(tuple[str, ...]), default=())
-    """Fields of the fingerprint (hardware and software) that changed since the measurement. If the recommendation is
-    stale: those that make it stale; else those that lower confidence."""
+    """Fields of the fingerprint (hardware and software) that changed since the measurement. For a stale
+    recommendation, only the fields that make it stale; for a fresh one, the fields that lower its confidence."""
     fingerprint_key: Mapped[str | None] = mapped_column(ForeignKey("fingerprints.key"))
-    """Key of the fingerprint under which the recommendation was measured; None without a recommendation."""
+    """Key of the fingerprint (hardware and software versions) under which the recommendation was measured; None
+    without a recommendation."""
     stale_since: Mapped[datetime | None]
     stale_announced_at: Mapped[datetime | None]
-    """Time at which staleness was announced and a retune requested; None if not yet, or if the recommendation is
-    fresh."""
+    """Time at which staleness was announced and a retune (repeated measurement of a recommendation) requested; None
+    if not yet, or if the recommendation is fresh."""
     stale_announced_for: Mapped[tuple[str, ...]] = mapped_column(
         Stored(tuple[str, ...]), default=(), server_default="[]"
     )
-    """Changes as `field=value` for which staleness was announced."""
+    """Changes as `field=value` for which the service announced that the recommendation is stale."""
     uses: Mapped[int] = mapped_column(default=0, server_default="0")
     """Approximate number of times the recommendation was requested: each service process counts, and adds its count
     every few seconds."""
     planned_gpu_seconds: Mapped[float | None]
-    """Declared length in GPU-seconds of the training run that uses the recommendation."""
+    """Length in GPU-seconds of the training run for which the recommendation is used, as a user has declared it."""
     superseded_by: Mapped[str | None] = mapped_column(String(32))
-    """Key of the same tuning target on the fingerprint under which it was measured since; None if this row is the
-    current one."""
+    """Key of the same tuning target (model, workload, cluster) on the newer fingerprint (hardware and software
+    versions) on which the target was measured again; None if this row is the current one."""
     version: Mapped[int] = mapped_column(default=0)
     updated_at: Mapped[datetime]
 
@@ -94,11 +95,11 @@ class DecisionRow(Row):
     recommendation_id: Mapped[str] = mapped_column(ForeignKey("recommendations.id"))
     action: Mapped[DecisionAction] = mapped_column(words(DecisionAction))
     by: Mapped[str] = mapped_column(String(100))
-    """Name of the API key that made the decision, which other keys may share; `service` for decisions of the
-    service."""
+    """Name of the API key that made the decision; several keys may have the same name. It is `service` if the service
+    decided."""
     key_id: Mapped[str | None] = mapped_column(String(32))
-    """Id of the API key that made the decision; None: the service decided, had no keys, or an earlier release wrote the
-    row."""
+    """Id of the API key that made the decision. None if the service decided, if it had no keys, or if an earlier
+    release wrote the row."""
     note: Mapped[str | None] = mapped_column(Text)
     created_at: Mapped[datetime]
 

@@ -14,7 +14,7 @@ from shardtune.db.tables.workers import WorkerRow
 
 
 class CanaryRow(Row):
-    """Table row of a canary: the run of a recommended configuration on one worker to check its speed."""
+    """Table row of a canary: a run of a recommended configuration on one worker to check its speed."""
 
     __tablename__ = "canaries"
 
@@ -25,14 +25,17 @@ class CanaryRow(Row):
     worker_id: Mapped[str] = mapped_column(ForeignKey("workers.id"))
     study_id: Mapped[str] = mapped_column(ForeignKey("studies.id"))
     tick: Mapped[int]
-    """Number of the time period in which the canary (speed check) was started."""
+    """Number of the moment for which the canary (speed check of a recommended configuration) was sent: seconds since
+    a fixed epoch."""
     role: Mapped[CanaryRole] = mapped_column(words(CanaryRole, 8))
     verdict: Mapped[CanaryVerdict | None] = mapped_column(words(CanaryVerdict))
-    """Verdict of the canary (speed check); None while it runs."""
+    """Verdict of the canary (speed check of a recommended configuration); None while it runs."""
     tokens_per_s_per_gpu: Mapped[float | None]
-    """Speed of the fastest run of the canary (speed check), in tokens per second and GPU."""
+    """Speed of the fastest run of the canary (speed check of a recommended configuration), in tokens per second and
+    GPU."""
     change: Mapped[float | None]
-    """Ratio of the canary's measured speed to the expected speed of the configuration."""
+    """Speed that the canary measured, divided by the reference speed of the recommended configuration that it checks.
+    """
     reason: Mapped[str | None] = mapped_column(Text)
     created_at: Mapped[datetime]
     ended_at: Mapped[datetime | None]

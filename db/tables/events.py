@@ -13,7 +13,8 @@ from shardtune.db.tables.types import Stored, words
 
 
 class EventRow(Row):
-    """Table row of a study's event, written by db.outbox together with the change and never modified."""
+    """Table row of a study's event. `db.outbox` writes it in the transaction of the change that it reports, and never
+    modifies it."""
 
     __tablename__ = "events"
 

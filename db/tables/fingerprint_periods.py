@@ -13,8 +13,8 @@ _PRESENT = text("until IS NULL")
 
 
 class FingerprintPeriodRow(Row):
-    """Table row of a period in which a worker had one fingerprint (hardware and software versions), from its
-    registration with the fingerprint until a registration with another."""
+    """Table row of a period in which a worker had one fingerprint (hardware and software versions). It begins when
+    the worker registers with this fingerprint, and ends when it registers with another."""
 
     __tablename__ = "fingerprint_periods"
 
@@ -22,10 +22,12 @@ class FingerprintPeriodRow(Row):
     worker_id: Mapped[str] = mapped_column(String(32), ForeignKey("workers.id"))
     fingerprint_key: Mapped[str] = mapped_column(ForeignKey("fingerprints.key"))
     predecessor_key: Mapped[str | None] = mapped_column(ForeignKey("fingerprints.key"))
-    """Key of the worker's previous fingerprint; None if the worker was new, or its history was not yet recorded."""
+    """Key of the fingerprint (hardware and software versions) that the worker had before. None if the worker was new,
+    or if its history was not recorded then."""
     since: Mapped[datetime]
     until: Mapped[datetime | None]
-    """End of the period; None if the worker has not registered with another fingerprint since."""
+    """End of the period; None if the worker has not registered with another fingerprint (hardware and software
+    versions) since."""
 
     worker: Mapped[WorkerRow] = relationship()
     fingerprint: Mapped[FingerprintRow] = relationship(foreign_keys=fingerprint_key)

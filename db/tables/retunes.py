@@ -27,8 +27,8 @@ class ScheduleRow(Row):
     trigger: Mapped[Trigger] = mapped_column(words(Trigger))
     is_paused: Mapped[bool] = mapped_column(default=False)
     next_tick_at: Mapped[datetime | None]
-    """Time of the first tick not yet processed. The replica that advances it (compare-and-set) owns the ticks in
-    between."""
+    """Time of the first tick that no replica has processed. The replica that moves it forward (compare-and-set)
+    processes the ticks up to the new time."""
     version: Mapped[int] = mapped_column(default=0)
     created_at: Mapped[datetime]
     updated_at: Mapped[datetime]
@@ -47,13 +47,13 @@ class ScheduleTickRow(Row):
     id: Mapped[int] = mapped_column(primary_key=True)
     schedule_id: Mapped[str] = mapped_column(ForeignKey("schedules.id", ondelete="CASCADE"))
     at: Mapped[datetime]
-    """Time at which the tick was due; for a manual tick, the time of the request."""
+    """Time at which the tick of the schedule was due; for a tick that a person requested, the time of the request."""
     kind: Mapped[TickKind] = mapped_column(words(TickKind, 8))
     state: Mapped[TickState] = mapped_column(words(TickState, 8))
     merged_ticks: Mapped[int] = mapped_column(default=1)
-    """Number of ticks merged into this tick: itself, and the missed ones before it that did not run."""
+    """Number of ticks that this tick stands for: itself, and missed ticks before it that were merged into it."""
     targets: Mapped[int] = mapped_column(default=0)
-    """Number of recommendations whose retune the tick requested."""
+    """Number of recommendations that the tick requested to be measured again."""
     reason: Mapped[str | None] = mapped_column(Text)
     created_at: Mapped[datetime]
 
@@ -71,7 +71,7 @@ class RetuneRow(Row):
     id: Mapped[str] = mapped_column(String(32), primary_key=True)
     project_id: Mapped[str] = mapped_column(ForeignKey("projects.id"))
     target_key: Mapped[str] = mapped_column(String(32))
-    """Key of the tuning target (model + workload + cluster) in `tuning_targets`."""
+    """Key by which the row of the tuning target (model, workload, cluster) is found in the table `tuning_targets`."""
     cause: Mapped[RetuneCause] = mapped_column(words(RetuneCause))
     changes: Mapped[tuple[FieldChange, ...]] = mapped_column(Stored(tuple[FieldChange, ...]), default=())
     """Changes of hardware and software since the recommendation was measured."""
@@ -80,7 +80,8 @@ class RetuneRow(Row):
     outcome: Mapped[RetuneOutcome | None] = mapped_column(words(RetuneOutcome))
     reason: Mapped[str | None] = mapped_column(Text)
     waits_for_budget: Mapped[bool] = mapped_column(default=False, server_default=false())
-    """Whether the running retune waits for GPU-seconds of the day, as its reason then explains."""
+    """Whether the running retune (repeated measurement of a recommendation) waits because the GPU-seconds of the day
+    are used up; its `reason` says so."""
     challenge_study_id: Mapped[str | None] = mapped_column(ForeignKey("studies.id"))
     search_study_id: Mapped[str | None] = mapped_column(ForeignKey("studies.id"))
     gpu_seconds: Mapped[float] = mapped_column(default=0.0)
@@ -89,9 +90,10 @@ class RetuneRow(Row):
     gain: Mapped[Gain | None] = mapped_column(Stored(Gain))
     not_before: Mapped[datetime]
     tries: Mapped[int] = mapped_column(default=0)
-    """Number of consecutive failed starts or steps of the retune."""
+    """Number of consecutive failed starts or steps of the retune (repeated measurement of a recommendation)."""
     claimed_until: Mapped[datetime | None]
-    """Time until which one replica has claimed the retune; other replicas do not process it before."""
+    """Time until which one replica has claimed the retune (repeated measurement of a recommendation); until then,
+    other replicas leave it alone."""
     created_at: Mapped[datetime]
     started_at: Mapped[datetime | None]
     ended_at: Mapped[datetime | None]
@@ -113,5 +115,5 @@ class RetuneRow(Row):
 
     @property
     def changed_fields(self) -> tuple[str, ...]:
-        """Names of the hardware and software fields that changed."""
+        """Names of the fields of hardware and software that have changed."""
         return tuple(change.field for change in self.changes)

@@ -7,7 +7,7 @@ from shardtune.db.tables.base import Row
 
 
 class SchemaCompatibilityRow(Row):
-    """Table row written by each migration; the table has this one row.
+    """Table row with facts about the database's schema, written by each migration; the table has only this row.
 
     A release that does not know the database's revision reads it, to learn whether it can go on during and after the
     upgrade of other replicas.
@@ -18,4 +18,4 @@ class SchemaCompatibilityRow(Row):
     revision: Mapped[str] = mapped_column(String(64), primary_key=True)
     """Schema revision of the database."""
     oldest_code: Mapped[str] = mapped_column(String(64))
-    """Oldest schema revision whose code can read and write this schema."""
+    """Oldest schema revision whose code can still read and write the database's present schema."""

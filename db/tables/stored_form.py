@@ -15,7 +15,7 @@ from shardtune.api_schemas.protocol import models_within
 
 
 def stored_form(adapter: TypeAdapter[Any], value: object) -> Any:
-    """Return a value as JSON values, without fields that hold their default, where this default is None, False, zero or
+    """Return a value in JSON form without the fields that have their default, if that default is None, False, zero or
     empty."""
     content = adapter.dump_python(value, mode="json")
     for model, inner in models_within(value, content):
@@ -38,7 +38,7 @@ def _leave_out_absent(model: BaseModel, content: dict[str, Any]) -> None:
 
 @lru_cache(1024)
 def _fields_absent_by_default(model: type[BaseModel]) -> dict[str, object]:
-    """Fields of a schema whose default is None, False, zero or empty, with that default."""
+    """Fields of a schema whose default is None, False, zero or empty, each with that default."""
     defaults = {
         name: field.get_default(call_default_factory=True, validated_data={})
         for name, field in model.model_fields.items()

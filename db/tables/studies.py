@@ -39,9 +39,9 @@ class StudyRow(Row):
     spec: Mapped[StudySpec] = mapped_column(Stored(StudySpec))
     cluster: Mapped[Cluster] = mapped_column(Stored(Cluster))
     baseline: Mapped[TrialConfig | None] = mapped_column(Stored(TrialConfig))
-    """Baseline of the study converted to Shardtune's configuration format."""
+    """Baseline of the study (the configuration that trials are compared with) in Shardtune's configuration format."""
     notes: Mapped[tuple[str, ...]] = mapped_column(Stored(tuple[str, ...]))
-    """Notes for readers of the result, from the study's creation on."""
+    """Notes for readers of the result; the first ones are written when the study is created."""
     model_summary: Mapped[ModelSummary | None] = mapped_column(Stored(ModelSummary))
     fingerprint_key: Mapped[str | None] = mapped_column(ForeignKey(FingerprintRow.key))
     """Key of the fingerprint (hardware and software) of the worker that took the first lease; only workers with the
@@ -49,29 +49,32 @@ class StudyRow(Row):
     gpu_seconds: Mapped[float] = mapped_column(default=0.0)
     parity_samples: Mapped[int | None]
     """Number of different samples in the recorded first steps of a study whose runs have short steps (fewer micro
-    batches than the workload's); None: all steps are whole."""
+    batches than the workload's); None if all steps are whole."""
     comparison_round: Mapped[int] = mapped_column(default=0)
-    """Number of the current final comparison (paired runs that decide), increased at each start; runs of earlier ones
-    do not count."""
+    """Number of the current final comparison (paired runs that decide). It increases at the start of each final
+    comparison, and runs of earlier ones do not count."""
     final_comparison: Mapped[Finalists | None] = mapped_column(Stored(Finalists))
-    """Finalists of the current final comparison: trials that it runs again."""
+    """Finalists of the current final comparison (paired runs that decide): the trials that are run again in it."""
     best_so_far: Mapped[Contender | None] = mapped_column(Stored(Contender))
     result: Mapped[StudyResult | None] = mapped_column(Stored(StudyResult))
     reason: Mapped[str | None] = mapped_column(Text)
     reason_code: Mapped[str | None] = mapped_column(String(32))
-    """Code of the reason, a StudyReasonCode. Text: the next release may store a code that this one does not know."""
+    """Code of the reason, a value of StudyReasonCode. The column holds text, because the next release may store a
+    code that this release does not know."""
     reason_details: Mapped[str | None] = mapped_column(Text)
     resolve_key: Mapped[str | None] = mapped_column(String(32))
-    """Key of the tuning target without the fingerprint, if the study was started because no configuration was known for
-    the target."""
+    """Key of the tuning target (model, workload, cluster) without hardware and software versions. It is set if the
+    study was started because no configuration was known for the target."""
     purpose: Mapped[StudyPurpose] = mapped_column(
         words(StudyPurpose, 8), default=StudyPurpose.USER, server_default=StudyPurpose.USER.value
     )
     system_study: Mapped[SystemStudy | None] = mapped_column(Stored(SystemStudy))
-    """Task of a study that the service started itself; None for a user's study."""
+    """Task of a study that the service started itself, such as to repeat a recommended configuration; None for a
+    user's study."""
     created_at: Mapped[datetime]
     started_at: Mapped[datetime | None]
-    """Time at which the study could first run, from which its time budget counts; None if it waits for a worker."""
+    """Time at which the study could first run, from which its time budget counts; None as long as the study waits for
+    a worker."""
     finished_at: Mapped[datetime | None]
     deleted_at: Mapped[datetime | None]
     """Time of the study's deletion, after which lists omit it and nothing in it changes; its measurements are kept."""
@@ -82,7 +85,7 @@ class StudyRow(Row):
     project: Mapped[ProjectRow] = relationship()
 
     def explain(self, reason: StudyReason | None) -> None:
-        """Store the reason why the search stopped, why the study ended, or why it waits; None removes the stored one."""
+        """Store the reason why the search stopped, the study ended, or it waits; None removes the stored reason."""
         self.reason = reason.sentence if reason else None
         self.reason_code = reason.code.value if reason else None
         self.reason_details = reason.details if reason else None

@@ -48,7 +48,7 @@ class TrialRow(Row):
     config: Mapped[TrialConfig] = mapped_column(Stored(TrialConfig))
     config_key: Mapped[str] = mapped_column(String(32))
     prediction: Mapped[TrialPrediction | None] = mapped_column(Stored(TrialPrediction))
-    """Prediction made when the trial was created, before it ran."""
+    """Prediction of the trial's memory and speed, made before it ran."""
     reason: Mapped[TrialReason | None] = mapped_column(Stored(TrialReason))
     """Reason why the sampler chose the trial's configuration."""
     failure: Mapped[Failure | None] = mapped_column(Stored(Failure))
@@ -75,8 +75,8 @@ class RejectionRow(Row):
 
 
 class RunRow(Row):
-    """Table row of a run, the unit that workers lease: a model summary, a trial's search run, a validation run in a
-    final comparison, a resume check, a run that compares recipes, a rehearsal, or a profiled run."""
+    """Table row of a run, which is what workers lease. A run summarises the model, measures a trial in the search or
+    in the final comparison, checks that a trial resumes, compares recipes, rehearses a target, or profiles a trial."""
 
     __tablename__ = "runs"
 
@@ -84,39 +84,47 @@ class RunRow(Row):
     study_id: Mapped[str] = mapped_column(ForeignKey(StudyRow.id, ondelete="CASCADE"))
     trial_id: Mapped[int | None] = mapped_column(ForeignKey("trials.id", ondelete="CASCADE"), index=True)
     position: Mapped[int]
-    """Position of the run in the order of creation within the study."""
+    """Position of the run among the runs of its study, in the order of creation."""
     purpose: Mapped[RunPurpose] = mapped_column(words(RunPurpose))
     comparison_round: Mapped[int] = mapped_column(default=0)
-    """Number of the final comparison that a validation run belongs to."""
+    """Number of the final comparison (paired runs that decide) to which a validation run belongs."""
     comparison_block: Mapped[int | None]
-    """Number of the comparison block (runs executed directly after each other) of a validation run."""
+    """Number of the comparison block of a validation run. A block is a group of runs executed directly after each
+    other, one of each compared configuration."""
     undecided_s: Mapped[StepTimeRange | None] = mapped_column(Stored(tuple[float, float]))
-    """Range of step times in seconds that needs a precise measurement; None: no range."""
+    """Range of step times in seconds within which the run's measurement must be precise, because they decide; None if
+    no range needs more precision than others."""
     recipe: Mapped[RecipeRun | None] = mapped_column(Stored(RecipeRun))
-    """Recipe (precision or optimizer) and configuration of a run that compares recipes; None for other runs."""
+    """Recipe (precision or optimizer) and configuration of a run that compares recipes; None for runs of other
+    purposes."""
     rehearsed_config: Mapped[TrialConfig | None] = mapped_column(Stored(TrialConfig))
-    """Configuration for the study's target that a rehearsal builds with fake tensors; None for other runs."""
+    """Configuration for the study's target (a larger cluster) that a rehearsal builds with fake tensors; None for
+    runs of other purposes."""
     state: Mapped[TrialState]
     attempt: Mapped[int] = mapped_column(default=0)
-    """Number of attempts at the run so far; while `state` is running, the number of the current attempt."""
+    """Number of attempts at the run so far. While the run is in state `running`, the last of them is the current
+    attempt."""
     worker_id: Mapped[str | None] = mapped_column(ForeignKey(WorkerRow.id))
     worker_session: Mapped[str | None] = mapped_column(String(64))
     host_id: Mapped[str | None] = mapped_column(String(128))
-    """Id of the host of the run's worker, if shared with other workers (`WorkerRow.host_id`)."""
+    """Id of the host on which the run's worker runs, if the worker shares it with other workers
+    (`WorkerRow.host_id`)."""
     started_at: Mapped[datetime | None]
     """Start time of the current attempt."""
     lease_until: Mapped[datetime | None]
     lease_repeats: Mapped[int] = mapped_column(default=0, server_default="0")
-    """Number of times that the current attempt's lease was sent again because its worker asked for work."""
+    """Number of times that the current attempt's lease was sent again because its worker asked for work although it
+    had the lease."""
     deadline_at: Mapped[datetime | None]
-    """Time at which the service ends the current attempt, even if its worker renews the lease; None: not computed yet,
-    because a service of an older release leased the run."""
+    """Time at which the service ends the current attempt, even if its worker renews the lease. None if it was not
+    computed yet, because a service of an older release leased the run."""
     extended_at_progress: Mapped[Progress | None] = mapped_column(Stored(Progress))
-    """Progress that extended the deadline last; only other progress extends it again."""
+    """Progress of the run at the last extension of its deadline; only progress that differs from it extends the
+    deadline again."""
     fingerprint_key: Mapped[str | None] = mapped_column(ForeignKey(FingerprintRow.key))
     measured_for: Mapped[str | None] = mapped_column(String(32))
-    """Id of the only project that may use the run's measurement, since its worker belongs to this project; None: all
-    projects."""
+    """Id of the only project that may use the run's measurement, since its worker belongs to this project; None means
+    all projects."""
     measurement: Mapped[Measurement | None] = mapped_column(Stored(Measurement))
     resume_check: Mapped[ResumeMeasurement | None] = mapped_column(Stored(ResumeMeasurement))
     rehearsal: Mapped[RehearsalReport | None] = mapped_column(Stored(RehearsalReport))
@@ -166,7 +174,7 @@ class AttemptRow(Row):
     failure: Mapped[Failure | None] = mapped_column(Stored(Failure))
     gpu_seconds: Mapped[float | None]
     report_key: Mapped[str | None] = mapped_column(String(32))
-    """Content key of the report that ended the attempt, to recognise a repetition of the same report."""
+    """Content key of the report that ended the attempt, by which a repetition of the same report is recognised."""
 
     run: Mapped[RunRow] = relationship(back_populates="attempts")
     worker: Mapped[WorkerRow] = relationship()

@@ -16,10 +16,10 @@ from shardtune.db.tables.stored_form import stored_form
 
 T = TypeVar("T")
 _MOST_KEPT = 1024
-"""Maximum number of cached values per column."""
+"""Maximum number of parsed values that are cached for each column."""
 _LONGEST_KEPT = 16 * 1024
-"""Maximum length of a text whose parsed value is cached: a client with many long values could otherwise fill each
-replica's memory."""
+"""Maximum length of a stored text whose parsed value is cached. Without it, a client could fill the memory of each
+replica with many long values."""
 
 
 def as_text(stored: str | bytes) -> str | bytes:
@@ -48,7 +48,8 @@ class UtcDateTime(TypeDecorator[datetime]):
 
 
 class Stored(TypeDecorator[T]):
-    """Column type for an immutable schema value, or a tuple of words, stored as JSON; None is SQL NULL."""
+    """Column type for an immutable value of a schema, or a tuple of words, which is stored as JSON; None is stored as
+    NULL."""
 
     impl = JSON(none_as_null=True)
     cache_ok = True
@@ -62,8 +63,8 @@ class Stored(TypeDecorator[T]):
         self._parse = self._adapter.validate_json if is_mutable else lru_cache(_MOST_KEPT)(self._adapter.validate_json)
 
     def process_bind_param(self, value: T | None, dialect: Dialect) -> Any:
-        """Convert the schema value to plain JSON for storage, without fields that hold a default of None, False, zero
-        or empty."""
+        """Convert the schema value to plain JSON for storage. Fields that have their default are left out if that
+        default is None, False, zero or empty."""
         return None if value is None else stored_form(self._adapter, value)
 
     def process_result_value(self, value: Any, dialect: Dialect) -> T | None:
@@ -78,8 +79,8 @@ class Stored(TypeDecorator[T]):
 
 
 class Packed(TypeDecorator[T]):
-    """Column type for an immutable schema value stored as compressed JSON, for values whose parts are never queried;
-    None is SQL NULL."""
+    """Column type for an immutable value of a schema that is stored as compressed JSON, because no query looks inside
+    it; None is stored as NULL."""
 
     impl = LargeBinary
     cache_ok = True
@@ -98,7 +99,7 @@ class Packed(TypeDecorator[T]):
         return zlib.compress(self._adapter.dump_json(value, exclude_defaults=True))
 
     def process_result_value(self, value: bytes | None, dialect: Dialect) -> T | None:
-        """Decompress and validate the stored value when it is loaded."""
+        """Decompress and validate the stored value when it is loaded from the database."""
         return None if value is None else self._adapter.validate_json(zlib.decompress(value))
 
 
@@ -114,13 +115,14 @@ class AnyJson(TypeDecorator[Any]):
 
 
 def among(column: str, states: Sequence[StrEnum]) -> TextClause:
-    """Return the SQL condition of a partial index: the column has one of these words."""
+    """Return the SQL condition of an index that covers only some rows: those in which the column has one of these
+    words."""
     return text(f"{column} IN ({', '.join(repr(state.value) for state in states)})")
 
 
 def words(kind: type[StrEnum], length: int = 16) -> Enum:
-    """Return a column type for a fixed list of words, stored as text without a database enum that would need
-    migrations."""
+    """Return a column type for a fixed list of words. The words are stored as text, because a database enum would
+    need a migration for each new word."""
     return Enum(
         kind, native_enum=False, create_constraint=False, length=length, values_callable=lambda e: [m.value for m in e]
     )

@@ -21,10 +21,10 @@ class WebhookRow(Row):
     id: Mapped[str] = mapped_column(String(32), primary_key=True)
     url: Mapped[str] = mapped_column(Text)
     events: Mapped[tuple[EventType, ...]] = mapped_column(Stored(tuple[EventType, ...]))
-    """Types of events to send; empty: all types."""
+    """Types of the events to send; an empty list stands for all types."""
     study_id: Mapped[str | None] = mapped_column(ForeignKey(StudyRow.id, ondelete="CASCADE"))
     project_id: Mapped[str | None] = mapped_column(ForeignKey(ProjectRow.id))
-    """Project whose studies' events the webhook receives; None: all projects."""
+    """Project whose studies' events the webhook receives; None means all projects."""
     is_enabled: Mapped[bool]
     disabled_reason: Mapped[str | None] = mapped_column(Text)
     secret_version: Mapped[int]
@@ -40,7 +40,7 @@ class DeliveryRow(Row):
     id: Mapped[str] = mapped_column(String(32), primary_key=True)
     webhook_id: Mapped[str] = mapped_column(ForeignKey("webhooks.id", ondelete="CASCADE"))
     type: Mapped[str] = mapped_column(String(32))
-    """Type of the message's event, or `webhook.test`."""
+    """Type of the event that the message reports, or `webhook.test`."""
     body: Mapped[str] = mapped_column(Text)
     """Body of the message, exactly as signed and sent."""
     state: Mapped[DeliveryState] = mapped_column(words(DeliveryState))

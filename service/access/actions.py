@@ -91,11 +91,13 @@ _BY_SCOPE: Mapping[Scope, Sequence[Action]] = {
 SCOPES: Mapping[Action, tuple[Scope, ...]] = {
     action: tuple(scope for scope, actions in _BY_SCOPE.items() if action in actions) for action in Action
 }
-"""Sufficient scopes of each action; an API key needs one of them. `admin` is sufficient for every action."""
+"""Scopes that permit each action, of which an API key needs one. The scope `admin` permits every action."""
 
 
 def scopes_of(action: str) -> tuple[Scope, ...]:
-    """Scopes of which one suffices to perform an action: the narrower scopes, or `admin` if no narrower one exists."""
+    """Scopes of which an API key needs one to perform an action. `admin` is among them only if no narrower scope
+    permits the action.
+    """
     scopes = SCOPES[Action(action)]
     return tuple(scope for scope in scopes if scope is not Scope.ADMIN) or scopes
 

@@ -67,15 +67,15 @@ def authenticate_key(context: Context, secret: str | None) -> Principal | None:
 
 
 def _is_own_key(context: Context, secret: str) -> bool:
-    """Whether a secret is the key of the command (`shardtune tune` or `best`) that started this service for its own
-    use.
+    """Whether a secret is the API key of the command (`shardtune tune` or `best`) that started this service for its
+    own use.
     """
     own = context.own_key_hash
     return own is not None and secrets.compare_digest(hash_of(secret), own)
 
 
 def _check_keys_optional(context: Context) -> None:
-    """Check that the operator does not require API keys; called while the database has no key.
+    """Check that the operator allows requests without an API key; called while the database has no key.
 
     Raises:
         Unauthorized: keys are required, and none exists yet.
@@ -89,8 +89,8 @@ def _check_keys_optional(context: Context) -> None:
 
 
 def is_still_authorized(context: Context) -> bool:
-    """Whether the request's API key is still valid, checked again while a response such as an event stream stays open.
-    Without a key: whether the database still has no keys.
+    """Whether the request's API key is still valid. It is checked again while a response such as an event stream
+    stays open. If the request has no key, return whether the database still has no keys.
     """
     if context.principal.is_own_client:
         return True
@@ -120,7 +120,7 @@ def principal_of(row: ApiKeyRow) -> Principal:
 
 
 def requires(action: Action) -> Any:
-    """Security dependency for a route: rejects a request unless its sender may perform the action."""
+    """Security dependency for a route, which rejects a request whose sender may not perform the action."""
     return Security(_authorize, scopes=[action.value])
 
 

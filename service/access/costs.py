@@ -35,7 +35,9 @@ def report(context: Context, project_id: str | None = None, months: int = MONTHS
 
 
 def months_ago(moment: datetime, months: int) -> datetime:
-    """Beginning in UTC of the month that lies a number of months before a moment; 0 gives the moment's own month."""
+    """First moment (in UTC) of the month that lies `months` months before a given moment; 0 gives the moment's own
+    month.
+    """
     in_utc = moment.astimezone(UTC)
     years, month = divmod(in_utc.year * 12 + in_utc.month - 1 - months, 12)
     return datetime(years, month + 1, 1, tzinfo=UTC)
@@ -60,7 +62,9 @@ def _cost_rows(rows: Sequence[AttemptCosts], price: float | None) -> Iterator[Co
 
 
 _AFTER_SEARCH = (RunPurpose.VALIDATION, RunPurpose.RESUME_CHECK, RunPurpose.RECIPE, RunPurpose.REHEARSAL)
-"""Purposes of the runs that a study executes after its search."""
+"""Purposes of runs that a study executes after its search, such as validation runs. Cost reports count them under
+"final comparison".
+"""
 
 
 def _cause(row: AttemptCosts) -> CostCause:

@@ -20,13 +20,13 @@ _FORWARDING = ("forwarded", "via", "x-real-ip", "x-client-ip", "true-client-ip",
 _FORWARDING_PREFIX = "x-forwarded-"
 _ROOT = 0
 _OWN_SITE = ("same-origin", "none")
-"""Values of the header Sec-Fetch-Site that are allowed: the request comes from a page of this service, or from an
-address typed in.
+"""Allowed values of the header Sec-Fetch-Site: the request comes from a page of this service, or the user has typed
+the address in.
 """
 
 
 def check_is_local(request: Request) -> None:
-    """Reject a request that comes from another machine or another user, or that a page of another website sent.
+    """Reject a request that comes from another machine or another user, or that a page of another website has caused.
 
     Raises:
         Forbidden: contains the reason.

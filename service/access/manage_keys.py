@@ -118,8 +118,8 @@ def _insert_key(
 
 
 def _without_secret(created: KeyCreated) -> KeyCreated:
-    """Response to a key's creation without the secret, in the form in which it may be stored for repetitions of the
-    request.
+    """Response to the creation of a key without the key's secret. This form may be stored, so that it can be sent
+    again when the request is repeated.
     """
     # A secret in the database would be worth stealing.
     return created.model_copy(update={"secret": None})  # nosec B105 # The secret is left out.

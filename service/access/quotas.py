@@ -16,7 +16,7 @@ _STUDY_RETRY_S = 60
 
 def check_study_quota(session: Session, project_id: str, now: datetime) -> None:
     """Check that a project may run one more study. The project's row stays locked until the transaction ends, so that
-    two requests cannot both take the last place.
+    two requests cannot both become the last study that the quota allows.
 
     Raises:
         NotFound: the project does not exist.
@@ -43,16 +43,16 @@ def check_study_quota(session: Session, project_id: str, now: datetime) -> None:
 
 @dataclass(frozen=True)
 class QuotaUse:
-    """Quotas of a project, and how much of each is used."""
+    """Quotas of a project, and how much of each is used at the moment."""
 
     quotas: Quotas
     running_studies: int
     gpu_seconds_today: float
-    """GPU-seconds of the project's attempts that ended since midnight UTC, and of those that run."""
+    """GPU-seconds of the project's attempts at runs: those that ended since midnight UTC, and those that run now."""
 
 
 def quota_use(session: Session, project_id: str, now: datetime) -> QuotaUse | None:
-    """Quotas of a project and how much of each is used. None: the project does not exist."""
+    """Quotas of a project and how much of each is used; None if the project does not exist."""
     row = keys.project(session, project_id)
     if row is None:
         return None
@@ -60,7 +60,7 @@ def quota_use(session: Session, project_id: str, now: datetime) -> QuotaUse | No
 
 
 def quota_use_if_limited(session: Session, project_id: str, now: datetime) -> QuotaUse | None:
-    """Quotas of a project and how much of each is used. None: the project does not exist, or it has no limits."""
+    """Quotas of a project and how much of each is used; None if the project does not exist, or it has no limits."""
     # Without a limit the day's attempts need not be added up.
     row = keys.project(session, project_id)
     is_limited = row is not None and row.quotas.limits_use

@@ -24,39 +24,45 @@ from shardtune.service.process.context import Context
 
 # Later retunes are expected to cost what the last one did.
 _CHALLENGE_FRACTION = 1 / 3
-"""Fraction of a study's cost that the first retune of its result is expected to cost."""
+"""Fraction of a study's cost that the first retune (repeated measurement of a recommendation) of its result is
+expected to cost.
+"""
 NOTHING_PROMISED: Mapping[str, float] = {}
 _RUN_S = 60.0
-"""Seconds that a run is expected to take if no similar run was ever measured."""
+"""Seconds that a run is expected to take if no similar run was measured before."""
 
 
 @dataclass(frozen=True)
 class BudgetLimit:
-    """Limit on the GPU-seconds that retunes and canaries (repeated runs of recommended configurations) may use per
-    day.
-    """
+    """Limit on the GPU-seconds that may be used per day for measuring recommendations again (retunes and canaries)."""
 
     owner: str
     gpu_seconds: float
     timezone: str
     project_id: str | None
-    """Id of the project that the limit applies to; None: the limit applies to all projects together."""
+    """Id of the project to which the limit applies; None if it applies to all projects together."""
 
 
 @dataclass(frozen=True)
 class Account:
-    """Limit on retuning per day, and the GPU-seconds left of it today."""
+    """Limit on the GPU-seconds that retunes and canaries may use per day, and the GPU-seconds of it that are left
+    today. Both kinds of studies run recommended configurations again.
+    """
 
     limit: BudgetLimit
     gpu_seconds_left: float
     promised: float = 0.0
-    """Part of `gpu_seconds_left` that running retunes will probably still use."""
+    """Part of `gpu_seconds_left` that the retunes (repeated measurements of recommendations) which run now will
+    probably use.
+    """
     is_shared: bool = False
     """Whether the limit is divided among several projects."""
 
     @property
     def explanation(self) -> str:
-        """Text that describes a limit on retuning and what is left of it, used in the reason why a retune waits."""
+        """Text that describes a limit on retuning (measuring recommendations again) and what is left of it. It is
+        part of the reason why a retune waits.
+        """
         limit = self.limit
         return (
             f"{limit.owner} may use {limit.gpu_seconds:g} GPU-seconds a day for retuning ({limit.timezone}), "
@@ -66,14 +72,14 @@ class Account:
 
 
 def policy_of(session: Session, project_id: str) -> RetunePolicy:
-    """Retuning policy that a project has set, or the default policy if the project has set none."""
+    """Policy for measuring recommendations again that a project has set, or the default policy if it has set none."""
     row = keys.project(session, project_id)
     return (row.retuning if row is not None else None) or RetunePolicy()
 
 
 def lock_ledger(session: Session) -> None:
-    """Lock the row of the retuning budget until the transaction ends, so that two replicas cannot both spend the rest
-    of the day's budget.
+    """Lock the row of the retuning budget until the transaction ends, so that two replicas cannot both spend the same
+    rest of the day's budget. The budget limits how much is spent on measuring recommendations again.
     """
     # Every spender waits here, so that two replicas cannot both spend what is left. One row for the fleet: the default
     # project's, which always exists (note [lock order]).
@@ -83,10 +89,10 @@ def lock_ledger(session: Session) -> None:
 def budgets_of(
     context: Context, session: Session, project_id: str, promised: Mapping[str, float] = NOTHING_PROMISED
 ) -> list[Account]:
-    """Limits that apply to a project's retunes, each with the GPU-seconds left today; the limit with the least left
-    comes first.
+    """Limits that apply to a project's retunes (repeated measurements of recommendations), each with the GPU-seconds
+    left today; the limit with the least left comes first.
 
-    `promised`: GPU-seconds by project that running retunes will probably still use.
+    `promised`: GPU-seconds that the running retunes of each project will probably still use.
     """
     now, settings, policy = context.now(), context.settings, policy_of(session, project_id)
     limits = []
@@ -129,7 +135,9 @@ def _account(
 
 
 def admits_run(context: Context, session: Session, study: StudyRow) -> bool:
-    """Whether the next run of a system study (retune or canary) fits into the retuning budget left for the day."""
+    """Whether the budget left for the day covers the next run of a system study. System studies measure a
+    recommendation again (retune) or check its speed (canary).
+    """
     tightest = budgets_of(context, session, study.project_id)[:1]
     return all(
         account.gpu_seconds_left >= likely_run_cost(session, study.id, study.cluster.world_size) for account in tightest
@@ -137,8 +145,8 @@ def admits_run(context: Context, session: Session, study: StudyRow) -> bool:
 
 
 def likely_run_cost(session: Session, study_id: str, ranks: int) -> float:
-    """GPU-seconds that one more run of a study may take: the cost of the most expensive run of this study, or of the
-    study that it retunes.
+    """GPU-seconds that one more run of a study may take: as many as the most expensive run of this study took, or of
+    the study whose result it measures again.
     """
     of_study = costs.most_expensive_attempt(session, [study_id])
     origin = costs.tested_study(session, study_id)
@@ -147,8 +155,9 @@ def likely_run_cost(session: Session, study_id: str, ranks: int) -> float:
 
 
 def likely_cost(session: Session, row: RetuneRow) -> float:
-    """GPU-seconds that a retune may take: the cost of the last retune of the same tuning target, else a third of the
-    cost of the search that found the configuration.
+    """GPU-seconds that a retune (repeated measurement of a recommendation) may take: the cost of the last retune of
+    the same tuning target (model, workload, cluster), else a third of the cost of the search that found the
+    configuration.
     """
     last = costs.last_retune_cost(session, row.project_id, row.target_key)
     if last is not None:

@@ -39,7 +39,7 @@ def _routes(app: FastAPI) -> Sequence[RouteContext]:
 
 
 def _actions(dependant: Dependant) -> Iterator[Action]:
-    """Yield the actions that a route's dependencies require."""
+    """Yield the actions that a route permits only with a scope, as its dependencies state them."""
     yield from map(Action, dependant.own_oauth_scopes or ())
     for inner in dependant.dependencies:
         yield from _actions(inner)

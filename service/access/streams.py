@@ -42,11 +42,11 @@ class StreamPermit:
 
 
 def open_stream(context: Context, request: Request, content: AsyncIterator[bytes]) -> Response:
-    """Open an event stream that counts towards its client's limit until the stream ends, for whatever reason.
+    """Open an event stream that counts towards its client's limit until the stream ends, for whatever reason it ends.
 
     Raises:
-        TooMany: the client has the maximum number of open streams, or its project already has as many as the service
-            has left.
+        TooMany: the client has the maximum number of open streams, or its project already has at least as many as the
+            service has free ones.
     """
     client = context.principal.key_id or (request.client.host if request.client else "unknown")
     sender, settings = context.principal.sender, context.settings
@@ -61,8 +61,8 @@ def open_stream(context: Context, request: Request, content: AsyncIterator[bytes
 
 
 class _CountedStream(EventSourceResponse):
-    """Event stream response that stops counting towards its client's limit at its end, even if the client disconnected
-    before the first byte.
+    """Response with an event stream. At its end it stops counting towards its client's limit, even if the client
+    disconnected before the first byte.
     """
 
     def __init__(self, content: AsyncIterator[bytes], free_place: Callable[[], None]) -> None:

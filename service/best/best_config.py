@@ -47,8 +47,8 @@ def _confidence(row: TuningTargetRow, differences: tuple[Difference, ...]) -> Co
 def best_config_of(
     row: TuningTargetRow, differences: tuple[Difference, ...], now: datetime, asked_key: str | None = None
 ) -> BestConfig:
-    """Body of the answer with a tuning target's recommendation. `differences`: how the target differs from the one that
-    was asked for."""
+    """Body of the response that contains a tuning target's recommendation. `differences` says how that target (model,
+    workload, cluster) differs from the requested one."""
     recommended = row.recommended
     assert recommended is not None
     answer = recommended.answer

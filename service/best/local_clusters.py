@@ -10,8 +10,8 @@ from shardtune.service.workers import compatibility, hardware_shape, registry, s
 
 
 def local_clusters(context: Context, project_id: str) -> Sequence[Cluster]:
-    """Clusters that the name `local` means: the live workers' cluster, or, without live workers, the clusters of
-    present recommendations.
+    """Clusters that the name `local` can mean: the cluster of the live workers, or, without live workers, the
+    clusters for which there are recommendations.
 
     Several clusters are returned only if they differ in memory alone.
 

@@ -34,7 +34,8 @@ from shardtune.tuner import export
 def find_by_key(
     context: Context, target_key: str, lowest: ConfidenceLevel, project_id: str | None = None
 ) -> BestConfig:
-    """Recommendation stored under a target key (id of a tuning target on a fingerprint).
+    """Return the recommendation that is stored under a target key. The key stands for a model, workload and cluster
+    on one fingerprint (hardware and software versions).
 
     Raises:
         Conflict: the recommendation was measured on a machine that was too busy for an answer, and `lowest` (minimum
@@ -75,12 +76,12 @@ def find_by_target(
     is_exact: bool = False,
     accepts_projections: bool = False,
 ) -> BestConfig:
-    """Recommendation for the first of these tuning targets that has one, measured on any fingerprint (hardware and
-    software versions), fresh before stale; else the recommendation nearest to the first target.
+    """Recommendation for the first of these tuning targets (model, workload, cluster) that has one, measured on any
+    hardware and software versions, fresh before stale; else the recommendation nearest to the first target.
 
     `lowest`: minimum confidence of a nearest recommendation, and of one from a machine that was too busy. `is_exact`:
-    return no nearest recommendation. `accepts_projections`: where nothing was measured for exactly these targets,
-    return a recommendation that a study on fewer GPUs projected to one of them.
+    return no nearest recommendation. `accepts_projections`: if nothing was measured for exactly these targets, return
+    a recommendation that a study on fewer GPUs projected to one of them.
 
     Raises:
         Conflict: the only recommendation was measured on a machine that was too busy for an answer with this
@@ -119,8 +120,8 @@ def _find_projected(
 
 
 def _no_recommendation(case: TuningTarget, lowest: ConfidenceLevel | None, wider_match: BestConfig | None) -> NotFound:
-    """Error for a tuning target without a recommendation; `wider_match` is the recommendation that a request with fewer
-    restrictions would return.
+    """Error for a tuning target (model, workload, cluster) without a recommendation. `wider_match` is the
+    recommendation that the request would get with fewer restrictions; the error mentions it.
     """
     remedy = "POST /v1/best:resolve starts a study"
     if wider_match is None:
@@ -143,10 +144,11 @@ def targets_of(
     cluster: Cluster | None,
     project_id: str | None = None,
 ) -> list[TuningTarget]:
-    """Tuning targets that a request can mean; several only if its precision or cluster is ambiguous.
+    """Tuning targets (model, workload, cluster) that a request can mean. There are several only if the precision or
+    the cluster of the request is ambiguous.
 
-    `cluster` None stands for `local`, the cluster of the live workers. A request without a precision gets the one that
-    a new study on that cluster would get.
+    `cluster` None stands for `local`, the cluster of the live workers. A request without a precision gets the one
+    that a new study on that cluster would get.
 
     Raises:
         Invalid: `local` could mean several clusters, or none.
@@ -170,14 +172,14 @@ def targets_of(
 
 
 def tag_of(best_config: BestConfig) -> str:
-    """Entity tag of a recommendation, independent of the recommendation's age."""
+    """Entity tag of a recommendation; the tag does not depend on how old the recommendation is."""
     # The age changes with every request, and the key that was asked for is no part of the content.
     return etags.tag_of(best_config.model_copy(update={"age_s": 0.0, "asked_key": None}))
 
 
 def check_unchanged(context: Context, row: TuningTargetRow, if_match: str | None) -> None:
-    """Reject a decision about a tuning target whose recommendation or history has changed since the client read it (If-
-    Match).
+    """Reject a decision about a tuning target (model, workload, cluster) if the header If-Match shows that its
+    recommendation or history has changed since the client read it.
 
     Raises:
         PreconditionFailed: the recommendation or the history has changed.
@@ -187,7 +189,7 @@ def check_unchanged(context: Context, row: TuningTargetRow, if_match: str | None
 
 
 def export_files(context: Context, best_config: BestConfig) -> Mapping[str, str]:
-    """Ready-to-use configuration files of a recommendation."""
+    """Ready-to-use configuration files of a recommendation, such as a DeepSpeed JSON file."""
     with context.db.read() as session:
         row = create_and_read.get_study(context, session, best_config.study_id)
         study = create_and_read.study_views(session, [row])[0]
@@ -199,8 +201,8 @@ def export_files(context: Context, best_config: BestConfig) -> Mapping[str, str]
 def find_in_session(
     context: Context, session: Session, project_id: str, case: TuningTarget, lowest: ConfidenceLevel | None
 ) -> BestConfig | None:
-    """Find the recommendation for a tuning target (model, workload, cluster) in the caller's transaction, else the
-    nearest recommendation, as in `find_by_target`.
+    """Find the recommendation for a tuning target (model, workload, cluster) in the caller's transaction. If it has
+    none, find the nearest recommendation, as `find_by_target` does.
     """
     exact_rows = best.targets_on_any_fingerprint(session, project_id, case.target_key_without_fingerprint)
     if exact_rows:

@@ -19,7 +19,7 @@ def newest_proposal(session: Session, project_id: str, cases: Sequence[TuningTar
 
 
 def awaits_approval(recommendation: RecommendationRow | None) -> NotFound | None:
-    """Error for a tuning target (model, workload, cluster) whose recommendation waits for approval. None: no
+    """Error for a tuning target (model, workload, cluster) whose recommendation waits for approval; None if no
     recommendation waits.
     """
     # A platform that polls must not start another study while a person has yet to decide.

@@ -18,8 +18,8 @@ from shardtune.tuner.projection.confirmation import with_confirmation_of
 def find_projected(
     session: Session, project_id: str, cases: Sequence[TuningTarget]
 ) -> tuple[TuningTargetRow, StudyProjection] | None:
-    """Find the newest recommendation whose study projected its result to exactly one of these tuning targets. Returns
-    the recommendation's row and the projection.
+    """Find the newest recommendation whose study projected its result to exactly one of these tuning targets (model,
+    workload, cluster). Returns the recommendation's row and the projection.
     """
     for case in cases:
         rows = best.nearby_targets(session, project_id, case.model_key, case.model_type, case.cluster.device)
@@ -34,11 +34,11 @@ def find_projected(
 
 
 def _projection_of(session: Session, recommended: RecommendationRow) -> StudyProjection | None:
-    """Projection that a recommendation contains, with the results of any later runs that compared its first two choices
-    on the target.
+    """Projection (prediction for a larger cluster) of a recommendation. It includes the results of later runs on that
+    cluster, if any, that compared its first two choices.
 
-    A retune has no projection, because it only measures the recommended configuration again: the projection is then
-    read from the study that found this configuration.
+    A recommendation from a repeated measurement has no projection of its own, because only the recommended
+    configuration was measured. The projection is then read from the study that found this configuration.
     """
     renewed = recommended.answer.renewed
     if recommended.answer.result.projection is None and renewed is not None:
@@ -71,15 +71,15 @@ def _kind(cluster: Cluster) -> str:
 
 
 def is_confident(best_config: BestConfig, lowest: ConfidenceLevel) -> bool:
-    """Whether a projected recommendation has at least the confidence `lowest`. A projected recommendation never has
-    high confidence.
+    """Whether a recommendation that was projected to a larger cluster has at least the confidence `lowest`. Its
+    confidence is never high.
     """
     return lowest is ConfidenceLevel.LOW or best_config.confidence.level is lowest
 
 
 def as_projected(measured: BestConfig, projection: StudyProjection) -> BestConfig:
-    """Convert a recommendation for the cluster that a study measured into a recommendation for the larger cluster that
-    it projected to.
+    """Convert a recommendation for the cluster that a study measured into one for the larger cluster, for which the
+    study has projected (predicted) its result.
     """
     level = ConfidenceLevel.MEDIUM if measured.confidence.level is not ConfidenceLevel.LOW else ConfidenceLevel.LOW
     reason = (
@@ -115,8 +115,8 @@ def as_projected(measured: BestConfig, projection: StudyProjection) -> BestConfi
 
 
 def _rehearsal_reasons(projection: StudyProjection) -> tuple[str, ...]:
-    """Text about the rehearsal of a projected configuration (its first steps, run without timing), as a reason for the
-    recommendation's confidence. Empty if nothing was rehearsed.
+    """Text about the rehearsal of a projected configuration, in which its first steps ran without timing. It is one
+    of the reasons for the recommendation's confidence; empty if nothing was rehearsed.
     """
     if not projection.rehearsals:
         return ()

@@ -22,14 +22,14 @@ from shardtune.service.workers import registry, study_clusters
 def resolve(
     context: Context, request: ResolveRequest, idempotency: IdempotencyKey = NO_KEY, project_id: str | None = None
 ) -> tuple[Resolved, int]:
-    """Return the present recommendation with status 200, else the running or new study that will produce one with
-    status 202.
+    """Return the present recommendation (status 200), or else the running or new study that will produce one (status
+    202).
 
     Raises:
         Invalid: there is no recommendation, and no worker has the cluster.
         NotFound: a recommendation waits for approval.
-        Conflict: the last study of this target failed, as a new one would, its result was rejected, or its machine was
-            too busy.
+        Conflict: the last study of this target failed, as a new one would, its result was rejected, or its machine
+            was too busy.
     """
     if request.study.target is not None:
         shown = request.study.target.short_form
@@ -55,7 +55,7 @@ def resolve(
 
 
 def _find_without_worker(context: Context, request: ResolveRequest, project_id: str) -> BestConfig | None:
-    """Find the present recommendation for a request whose cluster no live worker has. None: there is no
+    """Find the present recommendation for a request whose cluster no live worker has; None if there is no
     recommendation.
     """
     study = request.study

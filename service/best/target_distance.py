@@ -13,9 +13,13 @@ from shardtune.api_schemas.recommendations.best import ConfidenceLevel
 from shardtune.api_schemas.recommendations.tuning_targets import Flat
 
 MAX_SIZE_RATIO = 2.0
-"""Maximum ratio of the larger model's number of parameters to the smaller model's."""
+"""Maximum ratio between the numbers of parameters of two models (the larger by the smaller) at which a recommendation
+for one may be used for the other.
+"""
 _MINOR = ("workload.optimizer", "workload.max_grad_norm")
-"""Fields of a tuning target (model, workload, cluster) that hardly change speed and memory."""
+"""Fields of a tuning target (model, workload, cluster) that hardly affect speed and memory, so that targets may
+differ in them.
+"""
 _RECIPE = ("workload.optimizer.kind", "workload.precision.master_dtype", "workload.float8")
 _ADAPTER = "workload.adapter"
 _DATA = "workload.data."
@@ -29,8 +33,8 @@ _FEED_FORWARD_RATIO = 4
 
 
 def distance(names: Collection[str]) -> int:
-    """Distance of two tuning targets (model, workload, cluster) that differ in these fields: the sum of the fields'
-    weights.
+    """Distance of two tuning targets (model, workload, cluster): the sum of the weights of the fields in which they
+    differ.
     """
     return sum(0 if name.startswith(_MINOR) else _WEIGHTS[name.split(".")[0]] for name in names)
 
@@ -69,7 +73,7 @@ def _states_lengths(case: Flat) -> bool:
 
 
 def _approximate_parameters(case: Flat) -> float | None:
-    """Approximate number of parameters of a transformers model. None: the model's config lacks the dimensions
+    """Approximate number of parameters of a transformers model; None if the model's config lacks the dimensions
     needed.
     """
     hidden, layers = _first_positive(case, _HIDDEN), _first_positive(case, _LAYERS)

@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 # A change counts once it has lasted for the debounce period, so time alone can make one due.
 _MAX_INTERVAL_S = 30.0
-"""Maximum seconds between two checks while nothing has changed."""
+"""Maximum seconds between two checks for stale recommendations, if neither workers nor recommendations change."""
 
 
 @dataclass(frozen=True)
@@ -55,8 +55,8 @@ class _MarkChange:
 
 
 def mark_stale_and_fresh(context: Context) -> int:
-    """Mark recommendations as stale or fresh according to the present workers, and announce changes that lasted for the
-    debounce period. Returns the number of changed rows.
+    """Mark recommendations as stale or fresh according to the present workers, and announce changes that have lasted
+    for the debounce period (a setting). Returns the number of changed rows.
     """
     with context.db.read() as session:
         moves = list(_find_changes(context, session))
@@ -91,7 +91,7 @@ def _fleet_state(context: Context) -> object:
 def suitable_machines(
     context: Context, periods: Sequence[FingerprintPeriodRow], project_id: str, cluster: Cluster
 ) -> tuple[Machine, ...]:
-    """Workers that have the hardware of a cluster and run the studies of a project."""
+    """Workers with the hardware of a cluster that run the studies of a project."""
     live_from = live_since(context)
     return tuple(
         Machine(
@@ -104,8 +104,8 @@ def suitable_machines(
 
 
 def current_fleet(context: Context, session: Session) -> Sequence[FingerprintPeriodRow]:
-    """Workers whose fingerprints (hardware and software versions) count for staleness: live workers, and silent workers
-    for a limited time.
+    """Workers whose fingerprints (hardware and software versions) decide whether a recommendation is stale: live
+    workers, and workers that fell silent a limited time ago.
     """
     # A reboot must not make stale what the worker will run again.
     return fingerprints.fleet(session, min(_gone_since(context), live_since(context)))
@@ -150,10 +150,10 @@ def _find_changes(context: Context, session: Session) -> Iterator[_MarkChange]:
 def _keys_in_use(
     ranking_states: Sequence[tuple[TargetFreshness, TargetMeasurement | None]],
 ) -> dict[tuple[str, str], str]:
-    """Target key of the recommendation that a request for each tuning target would get: the newest fresh one before
-    stale ones.
+    """Return the target key of the recommendation that a request for each tuning target (model, workload, cluster)
+    would get: the key of the newest fresh recommendation, else of the newest stale one.
 
-    The result maps (project, key of the target without its fingerprint) to the target key. `ranking_states` are sorted
+    The result maps (project, target key without its fingerprint) to the full target key. `ranking_states` are sorted
     newest first.
     """
     best_by_target: dict[tuple[str, str], tuple[bool, str]] = {}
@@ -192,8 +192,8 @@ def _apply_change(context: Context, move: _MarkChange) -> bool:
 
 
 def _announce(session: Session, row: TuningTargetRow, ranking_state: TargetMeasurement, now: datetime) -> None:
-    """Announce that a recommendation has become stale: record this in the history, notify webhooks, and request a
-    retune if schedules and project require one.
+    """Announce that a recommendation has become stale: record this in the history, notify webhooks, and request that
+    it is measured again, if a schedule or the project's policy asks for this.
     """
     assert row.recommended is not None
     described = "; ".join(change.describe() for change in ranking_state.changes if change.effect == Effect.STALE)
@@ -225,8 +225,8 @@ def _announce(session: Session, row: TuningTargetRow, ranking_state: TargetMeasu
 
 
 def _retract(context: Context, session: Session, row: TuningTargetRow, now: datetime) -> None:
-    """Withdraw the announcement that a recommendation is stale, because the workers have undone the change. A retune
-    requested for that reason is dropped unless it already runs.
+    """Withdraw the announcement that a recommendation is stale, because the workers have undone the change. The
+    repeated measurement that was requested for that reason is dropped, unless it already runs.
     """
     assert row.recommended is not None
     record_decision(

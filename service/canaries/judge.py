@@ -38,8 +38,8 @@ log = logging.getLogger(__name__)
 
 
 def judge_and_begin(context: Context) -> int:
-    """Judge canaries (repeated runs of recommended configurations) that have run, and start the canaries that are due;
-    returns how many were judged or started.
+    """Judge the canaries (repeated runs of recommended configurations) that have run, and start those that are due.
+    Returns how many were judged or started.
     """
     with context.db.read() as session:
         waiting = [(row.id, row.study_id) for row in canaries.open_canaries(session)]
@@ -57,7 +57,9 @@ async def keep_watching(context: Context) -> None:
 
 
 def _judge(context: Context, canary_id: str, study_id: str) -> bool:
-    """Judge a canary whose study has ended, or whose peer (the same run on a second worker) has ended."""
+    """Judge a canary (repeated run of a recommended configuration) whose study has ended, or whose repetition on a
+    second worker has ended.
+    """
     peer_worker_id: str | None = None
     with context.db.write() as session:
         study, now = studies.lock(session, study_id), context.now()
@@ -103,8 +105,8 @@ def _judge(context: Context, canary_id: str, study_id: str) -> bool:
 def _cancel_without_worker(
     context: Context, session: Session, canary: CanaryRow, study: StudyRow, now: datetime
 ) -> bool:
-    """End a canary (repeated run of a recommended configuration) whose worker has disappeared or changed; the next
-    period starts a new canary.
+    """End a canary (repeated run of a recommended configuration) whose worker has disappeared or changed. The next
+    canary follows at its usual time.
     """
     worker = session.get(WorkerRow, canary.worker_id)
     assert worker is not None
@@ -118,8 +120,8 @@ def _cancel_without_worker(
 
 
 def _is_slow(session: Session, canary: CanaryRow, study: StudyRow, row: TuningTargetRow, now: datetime) -> bool:
-    """Read the measurement of a canary's study; returns True if the run seems slow, so that a second worker has to
-    repeat it.
+    """Read the measurement of a canary (repeated run of a recommended configuration). Returns True if the run seems
+    slow, so that a second worker has to repeat it.
     """
     assert study.system_study is not None and row.recommended is not None
     runs = reference.trial_speeds(session, study)
@@ -158,8 +160,8 @@ def _find_peer(session: Session, canary: CanaryRow) -> CanaryRow | None:
 
 
 def _end_as_worker_fault(session: Session, canary: CanaryRow, peer: CanaryRow, now: datetime) -> None:
-    """End a canary (repeated run of a recommended configuration) that was slow on one worker only, and record the fault
-    on that worker.
+    """End a canary (repeated run of a recommended configuration) that was slow on one worker only, and record this
+    with the worker as a fault.
     """
     reason = f"{canary.reason}; {peer.worker.name} has its normal speed with the same configuration"
     _end(canary, CanaryVerdict.WORKER, reason, now)
@@ -175,8 +177,8 @@ def _end_as_worker_fault(session: Session, canary: CanaryRow, peer: CanaryRow, n
 def _end_as_drift(
     context: Context, session: Session, canary: CanaryRow, row: TuningTargetRow, compared: str, now: datetime
 ) -> None:
-    """End a canary (repeated run of a recommended configuration) whose configuration became slower on all workers, and
-    request a retune of its tuning target.
+    """End a canary (repeated run of a recommended configuration) whose configuration became slower on all workers,
+    and request that the recommendation is measured again.
     """
     assert row.recommended is not None
     reason = f"{canary.worker.name}: {canary.reason}; {compared}"

@@ -10,7 +10,7 @@ from shardtune.service.process.context import Context
 def list_canaries(
     context: Context, target_key: str | None, token: str | None, limit: int, project_id: str | None
 ) -> CanaryPage:
-    """Canaries of the projects visible to the sender, newest first."""
+    """Canaries (repeated runs of recommended configurations) of the projects visible to the sender, newest first."""
     if not context.principal.sees(project_id):
         return CanaryPage(canaries=())
     shown_project_id = project_id or context.principal.project_id

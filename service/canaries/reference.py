@@ -20,8 +20,8 @@ from shardtune.tuner.freshness.drift import ExpectedSpeed
 from shardtune.tuner.verdict import short_steps
 
 _REFERENCE_RUNS = 9
-"""Number of runs wanted for a reference speed. If a recommendation has fewer, the first normal canaries (repeated runs
-of its configuration) are added.
+"""Number of runs wanted for a reference speed. If a recommendation has fewer, its first normal canaries (repeated
+runs of its configuration) count as well.
 """
 
 
@@ -30,20 +30,20 @@ class CanaryReference:
     """Reference speed of a recommendation, with which canaries (repeated runs of its configuration) are compared."""
 
     reference: ExpectedSpeed | None
-    """Reference speed of a recommendation. None: too few runs were measured."""
+    """Reference speed of a recommendation; None if too few runs were measured."""
     missing_runs: int
     """Number of further runs that must be measured before a reference speed exists."""
     worker_speeds: list[float]
-    """Speeds measured by one worker's later canaries (repeated runs of recommended configurations), in order of time,
-    in tokens per second of one rank.
+    """Speeds in tokens per second of one rank, in order of time. One worker measured them in canaries (repeated runs
+    of the recommended configuration) that do not count towards the reference speed.
     """
 
 
 def reference_of(
     session: Session, row: TuningTargetRow, recommended: RecommendationRow, worker_id: str | None = None
 ) -> CanaryReference:
-    """Reference speed of a recommendation, and the speeds of one worker's later canaries of the recommended
-    configuration.
+    """Reference speed of a recommendation, and the speeds that one worker measured in later canaries (repeated runs
+    of the recommended configuration).
     """
     target_canaries = canaries.of_target(session, row.project_id, row.target_key)
     lineage = _lineage(
@@ -75,8 +75,8 @@ def reference_of(
 
 
 def _lineage(session: Session, recommended: RecommendationRow, drifted: Collection[str]) -> list[RecommendationRow]:
-    """Return a recommendation and the earlier recommendations of the same configuration that it renewed, on the same
-    fingerprint (hardware and software versions), oldest first.
+    """Return a recommendation, preceded by the earlier recommendations of the same configuration that it has renewed,
+    on the same fingerprint (hardware and software versions), oldest first.
     """
     # Without the earlier ones, a slow decline could hide in retunes that follow each other. After drift was announced,
     # the retune's own runs are the new reference.
@@ -90,8 +90,8 @@ def _lineage(session: Session, recommended: RecommendationRow, drifted: Collecti
 
 
 def _canary_is_extended(recommended: RecommendationRow) -> bool:
-    """Whether the next canary (repeated run) of a recommendation times short steps, with fewer micro batches, and
-    computes the whole step time from them.
+    """Whether the next canary (repeated run of a recommended configuration) times short steps, which have fewer micro
+    batches, and computes the time of a whole step from them.
     """
     samples, answer = recommended.study.parity_samples, recommended.answer
     if samples is None:
@@ -122,8 +122,8 @@ def trial_speeds(
 ) -> list[float]:
     """Speeds of the runs of a trial, in tokens per second of one rank.
 
-    `is_extended` True: only runs that timed short steps (fewer micro batches) and computed the whole step time from
-    them; False: only runs that timed whole steps; None: all runs.
+    If `is_extended` is True, only runs count that timed short steps (fewer micro batches) and computed the whole step
+    time from them. If it is False, only runs count that timed whole steps; if None, all runs count.
     """
     trial = trials.by_number(session, study.id, trial_number)
     if trial is None:

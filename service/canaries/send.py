@@ -34,19 +34,21 @@ _EPOCH = datetime(2020, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True)
 class Sent:
-    """Result of sending: a canary (repeated run of a recommended configuration) was created."""
+    """Result of an attempt to send a canary (repeated run of a recommended configuration): the canary was created."""
 
 
 @dataclass(frozen=True)
 class NotSent:
-    """Result of sending: no canary (repeated run of a recommended configuration) was created for this moment."""
+    """Result of an attempt to send a canary (repeated run of a recommended configuration): none was created for this
+    moment.
+    """
 
     reason: str
 
 
 def watched_targets(context: Context, session: Session) -> list[tuple[str, str, float | None]]:
-    """Recommendations that canaries (repeated runs) watch: each with its project, target key and the canaries' period.
-    Period None: only the project's drift schedules send its canaries.
+    """Return the recommendations that canaries (repeated runs) watch: each with its project, its target key and the
+    period of its canaries. If the period is None, only the project's drift schedules send its canaries.
     """
     period_s, drifts = context.settings.canary_period_s, schedules.with_cron(session, Trigger.DRIFT)
     watched_targets = []
@@ -62,7 +64,8 @@ def watched_targets(context: Context, session: Session) -> list[tuple[str, str, 
 
 
 def begin_if_due(context: Context, project_id: str, target_key: str, period_s: float | None) -> bool:
-    """Send the canary of a recommendation that is due now, if there is one; returns whether a canary was sent.
+    """Send the canary of a recommendation if one is due now; returns whether a canary was sent. A canary runs the
+    recommended configuration again, to check its speed.
 
     A recommendation with too few runs for a reference speed gets its first canary at once, which completes the
     reference. With `period_s` None, this function sends no later canary.
@@ -83,8 +86,8 @@ def begin_if_due(context: Context, project_id: str, target_key: str, period_s: f
 def send_canary(
     context: Context, session: Session, project_id: str, target_key: str, moment: datetime
 ) -> Sent | NotSent:
-    """Send the canary (repeated run of a recommended configuration) of a tuning target for a moment, in the caller's
-    transaction.
+    """Send the canary (repeated run of a recommended configuration) that is due at a moment for a tuning target
+    (model, workload, cluster), in the caller's transaction.
 
     Raises:
         IntegrityError: another replica has just sent this canary.
@@ -101,7 +104,9 @@ def send_canary(
 
 
 def send_peer(context: Context, canary_id: str, worker_id: str) -> None:
-    """Repeat a canary that seems slow on a second worker, to tell a slow worker from a slow configuration."""
+    """Repeat a canary (run of a recommended configuration to check its speed) on a second worker, because it seems
+    slow. This tells a slow worker from a slow configuration.
+    """
     try:
         with context.db.write() as session:
             canary, worker = session.get(CanaryRow, canary_id), session.get(WorkerRow, worker_id)
@@ -116,8 +121,9 @@ def send_peer(context: Context, canary_id: str, worker_id: str) -> None:
 def suitable_workers(
     context: Context, session: Session, row: TuningTargetRow, recommended: RecommendationRow
 ) -> list[WorkerRow]:
-    """Live workers with a fingerprint (hardware and software versions) on which the recommendation was measured, so
-    that speeds are comparable, and whose protocol version can express a canary's run.
+    """Live workers that can run a recommendation's canary (repeated run) so that speeds are comparable. They have a
+    fingerprint (hardware and software versions) on which the recommendation was measured, and read the run's protocol
+    version.
     """
     return [
         worker
@@ -142,14 +148,18 @@ def why_unreadable(recommended: RecommendationRow, worker: WorkerRow) -> str | N
 def _workers_of_fingerprint(
     context: Context, session: Session, row: TuningTargetRow, recommended: RecommendationRow
 ) -> list[WorkerRow]:
-    """Live workers with a fingerprint on which the recommendation was measured."""
+    """Live workers whose fingerprint (hardware and software versions) is one on which the recommendation was
+    measured.
+    """
     answer = recommended.answer
     live_workers = system_studies.suitable_workers(context, session, row.project_id, answer.model, answer.cluster)
     return [worker for worker in live_workers if not compatibility.changed_fields(worker, recommended.study)]
 
 
 def _due_moment(context: Context, session: Session, row: TuningTargetRow, period_s: float | None) -> datetime | None:
-    """Moment for which a canary of a recommendation is due now. None: no canary is due."""
+    """Time of the canary (repeated run of a recommended configuration) that is due now for a recommendation; None if
+    none is due.
+    """
     recommended, now = row.recommended, context.now()
     if recommended is None:
         return None
@@ -166,8 +176,8 @@ def _due_moment(context: Context, session: Session, row: TuningTargetRow, period
 
 
 def _choose_worker(context: Context, session: Session, row: TuningTargetRow, moment: datetime) -> WorkerRow | NotSent:
-    """Choose the worker for the canary of a moment: the worker whose last canary is oldest. Returns the reason instead
-    if no canary can run.
+    """Choose the worker for the canary (repeated run of a recommended configuration) of a moment: the one whose last
+    canary is oldest. If no canary can run, returns the reason instead.
     """
     if row.recommended is None or row.superseded_by is not None or row.freshness != Freshness.FRESH:
         return NotSent("the recommendation is not fresh")
@@ -237,7 +247,7 @@ def _insert_canary(
 
 
 def _seconds(moment: datetime) -> int:
-    """Whole seconds of a moment since a fixed epoch. Canaries are numbered by them, so that canaries of all periods and
-    schedules have one order.
+    """Whole seconds from a fixed epoch to a moment. They number the canaries (repeated runs of recommended
+    configurations), so that canaries of all periods and schedules have one order.
     """
     return int((moment - _EPOCH).total_seconds())

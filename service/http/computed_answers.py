@@ -16,7 +16,7 @@ def computed(
     """Compute and return the response of a POST request; repetitions with the same Idempotency-Key get the first
     response.
 
-    `quantities`: fields of the request that may be too large to compute with, for the error.
+    `quantities`: fields of the request whose values may be too large to compute with; the error then names them.
 
     Raises:
         Invalid: the request's values cannot be used.

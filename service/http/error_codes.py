@@ -135,7 +135,7 @@ CODES: dict[str, Meaning] = {
 
 
 def problems(*codes: str) -> dict[int | str, dict[str, Any]]:
-    """OpenAPI `responses` entry for a route that can answer with these error codes."""
+    """OpenAPI `responses` entry for a route that can answer with errors of these codes."""
     responses: dict[int | str, dict[str, Any]] = {}
     for code in codes:
         status, text = CODES[code]

@@ -85,7 +85,7 @@ def invalid(field: str, value: JsonValue, message: str, code: str = "invalid_req
 
 
 def invalid_from_value_error(field: str, error: ValueError) -> Invalid:
-    """Convert the ValueError of a tuner's rule, whose message names field, value and remedy, into an API error."""
+    """Convert the ValueError of a rule in the tuner, whose message names field, value and remedy, into an API error."""
     # The tuner knows nothing of HTTP, so its messages are parsed: `field (value) must be …`.
     message = str(error)
     missing_key = NAMED_FIRST.match(message)
@@ -102,6 +102,6 @@ def invalid_from_value_error(field: str, error: ValueError) -> Invalid:
 
 
 def suggest_names(name: str, candidates: Sequence[str], otherwise: str) -> str:
-    """Remedy text for a misspelt name: suggests the similar names, or returns `otherwise` if there are none."""
+    """Remedy text for a misspelt name: it suggests similar names; if there are none, it is `otherwise`."""
     close = difflib.get_close_matches(name, candidates, n=3)
     return f"did you mean {' or '.join(close)}?" if close else otherwise

@@ -35,11 +35,11 @@ def check(if_match: str | None, value: BaseModel) -> None:
 
 
 def check_tags(if_match: str | None, *present: str) -> None:
-    """Reject a change of an object that appears in several resources, unless If-Match has the present entity tag of one
-    of them.
+    """Reject a change of an object that is part of several resources, unless If-Match has the present entity tag of
+    one of these resources.
 
     Raises:
-        PreconditionFailed: none of the present tags matches If-Match.
+        PreconditionFailed: If-Match has the present tag of none of them.
     """
     if if_match is None or if_match.strip() == "*":
         return

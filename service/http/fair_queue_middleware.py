@@ -16,18 +16,18 @@ from shardtune.service.process.fair_queue import FairQueue
 MAX_REQUESTS = 8
 """Number of requests that one process handles at a time; some of them wait for the database."""
 _MAX_PER_SENDER = MAX_REQUESTS // 2
-"""Maximum number of request slots of one sender, so that a sender whose requests wait for locked rows delays no other
-sender.
+"""Maximum number of request slots that one sender may occupy, so that a sender whose requests wait for locked rows
+does not delay other senders.
 """
 _EXEMPT_PATHS = frozenset({"/v1/leases", "/healthz", MCP})
-"""Request paths that need no slot: `/v1/leases` waits for work in a separate queue, `/healthz` costs nothing, and a
-call of an MCP tool sends further API requests, which need slots themselves.
+"""Request paths that need no slot. `/v1/leases` waits for work in a separate queue, `/healthz` costs nothing, and a
+call of an MCP tool sends API requests of its own, which need slots.
 """
 
 
 def install(app: FastAPI) -> None:
-    """Add the fair queue to the application. Call it before adding authentication, which runs in front and rejects
-    requests without taking a slot.
+    """Add the fair queue to the application. Call this function before authentication is added: what is added later
+    runs first, and authentication must reject requests before they take a slot.
     """
     app.add_middleware(FairQueueMiddleware)
 

@@ -25,8 +25,8 @@ class FieldTexts:
         )
 
     def describe_all(self) -> None:
-        """Add a description to the fields of every schema and to the parameters of every route, unless they have
-        one.
+        """Add a description to the fields of every schema and to the parameters of every route, unless they have one
+        already.
         """
         for schema in self._schemas.values():
             for name, field in schema.get("properties", {}).items():
@@ -49,7 +49,9 @@ class FieldTexts:
             field["description"] = description
 
     def _example(self, name: str, field: Mapping[str, Any], depth: int) -> Any:
-        """Example value of an OpenAPI field: taken from the document, else by the field's name, else by its type."""
+        """Example value of an OpenAPI field: the one in the document if it has one, else a value that suits the
+        field's name, else a value of its type.
+        """
         if field.get("$ref", "").endswith("/JsonValue"):
             return self._texts_by_name.get(name, {}).get("example")
         if "$ref" in field:

@@ -13,7 +13,9 @@ JSON = "json"
 FormatParam = Annotated[str | None, Query(description="`json`, or the name of an exported file such as `launch.sh`.")]
 
 _JSON_FILE = "application/vnd.shardtune.file+json"
-"""Media type of an exported file of JSON; `application/json` is the recommendation itself."""
+"""Media type under which a client can ask for an exported file of JSON. Plain `application/json` stands for the
+recommendation itself.
+"""
 _MEDIA = {
     ".json": _JSON_FILE,
     ".yaml": "application/yaml",
@@ -40,8 +42,8 @@ _JSON = ("application/json", "application/*", "*/*")
 
 
 def requested_format(request: Request, response: Response, stated: str | None) -> str:
-    """Return the response format, `json` or a configuration file's name: the one stated in the query, else the one that
-    the Accept header prefers.
+    """Choose the format of a response: `json` or the name of a configuration file. The format stated in the query
+    applies, else the one that the Accept header prefers.
 
     Raises:
         NotAcceptable: the Accept header names no format that the service can produce.
@@ -54,8 +56,8 @@ def requested_format(request: Request, response: Response, stated: str | None) -
 def file_response(
     request: Request, response: Response, value: BaseModel, tag: str, files: Mapping[str, str], name: str
 ) -> Response:
-    """Respond with one of the ready-to-use files of a configuration. The file's entity tag is derived from the
-    configuration's.
+    """Respond with one of the ready-to-use files of a configuration. The entity tag of the file is derived from the
+    entity tag of the configuration.
 
     Raises:
         Invalid: the configuration has no file of this name.

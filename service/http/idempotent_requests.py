@@ -26,13 +26,15 @@ KEY_LIFETIME = timedelta(days=1)
 """Time after which an Idempotency-Key is forgotten and may be used for another request."""
 
 _EVERY_PROJECT = "*"
-"""Scope of stored responses for senders that see every project; no project can have this name."""
+"""Name under which responses are stored for senders that see every project; no project can have this name."""
 
 Answer = TypeVar("Answer", bound=BaseModel)
 
 
 class Replayed(Exception):
-    """Signal that the same request was executed before; carries the stored response."""
+    """Exception raised if the same request was executed before; it carries the stored response, which is then sent
+    again.
+    """
 
     def __init__(self, status: int, answer: str) -> None:
         super().__init__(status)
@@ -41,8 +43,8 @@ class Replayed(Exception):
 
 @dataclass(frozen=True)
 class IdempotencyKey:
-    """Identity of a POST request: requests with the same Idempotency-Key take effect only once, requests without a key
-    every time.
+    """Identity of a POST request. Requests with the same Idempotency-Key take effect only once; a request without a
+    key takes effect every time.
     """
 
     scope: str = ""
@@ -68,8 +70,8 @@ class IdempotencyKey:
             assert self.key is None or idempotency.is_answered(session, self.scope, self.key), "answer() was not called"
 
     def answer(self, session: Session, value: Answer, status: int = 200, stored: Answer | None = None) -> Answer:
-        """Store the response of a POST request and return it. Repetitions get `stored` instead if the response contains
-        a secret.
+        """Store the response of a POST request and return it. If the response contains a secret, `stored` is stored
+        in its place, and repetitions of the request get that.
         """
         if self.key is not None:
             text = (stored or value).model_dump_json()
@@ -77,7 +79,8 @@ class IdempotencyKey:
         return value
 
     def replay(self, context: Context) -> None:
-        """Check for an earlier response to the same POST request, without taking a lock, and raise it if there is one.
+        """Look for an earlier response to the same POST request, without taking a lock. If there is one, raise
+        `Replayed` with it.
 
         Raises:
             Replayed: contains the stored response.
@@ -140,7 +143,9 @@ IdempotencyDep = Annotated[IdempotencyKey, Depends(_read_key)]
 
 
 def _canonical_body(body: bytes) -> str:
-    """Request body as text with JSON keys in a fixed order, so that their order makes no difference in comparisons."""
+    """Request body as text with its JSON keys in a fixed order, so that two bodies that differ only in the order of
+    keys are equal.
+    """
     try:
         return json.dumps(json.loads(body), sort_keys=True)
     except (ValueError, RecursionError):

@@ -21,7 +21,7 @@ _SUSPICIOUS = re.compile(rb"\x00|\\u0000|\\u[dD][89a-fA-F]|NaN|Infinity|[0-9]{19
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 _INTEGER_LIMIT = 2**63
 _MAX_SHOWN = 80
-"""Maximum number of characters of a wrong value that an error repeats."""
+"""Maximum number of characters that an error message repeats of a wrong value."""
 _FORM_TYPES = ("application/x-www-form-urlencoded", "multipart/form-data")
 
 
@@ -42,7 +42,7 @@ async def _check_request(request: Request) -> None:
 
 
 INPUT_GUARD = Depends(_check_request)
-"""Application-wide dependency that rejects invalid input; it reuses the body and parameters that FastAPI has parsed."""
+"""Dependency of all routes that rejects invalid input. It uses the body and the parameters that FastAPI has parsed."""
 
 
 def _query_names(dependant: Dependant) -> Iterator[str]:
@@ -101,7 +101,7 @@ def check_value(value: object, field: str) -> None:
     beyond 64 bits).
 
     Raises:
-        Invalid: names the place within `field`.
+        Invalid: names the place of the value within the field `field`.
     """
     for path, leaf in _leaves(value):
         reason = _rejection_reason(leaf)

@@ -16,26 +16,26 @@ from shardtune.service.process.principal import Principal
 
 _MIB = 1 << 20
 _LARGE_BODIES, _SMALL_BODIES, _RESPONSES = 64 * _MIB, 32 * _MIB, 64 * _MIB
-"""Memory of one process, in bytes, for three uses: request bodies above the default size limit, bodies up to this
-limit, and responses that clients have not read yet.
+"""Memory of one process in bytes for three uses, each with a budget of its own: request bodies above the default size
+limit, bodies up to this limit, and responses that clients have not read yet.
 """
 _RETRY_S = 5
 _WORKER_PATHS = ("/v1/leases", "/v1/runs/", "/v1/workers")
-"""Prefixes of the workers' paths. Their requests are accepted even from a sender with too many unread responses: a
-rejected heartbeat would cost a run, and their responses are small.
+"""Prefixes of the paths that workers use. Workers' requests are accepted even from a sender with too many unread
+responses: a rejected heartbeat would cost a run, and responses to workers are small.
 """
 
 
 def install(app: FastAPI) -> None:
-    """Add the memory budget to the application. Call it before adding the fair queue: a request that waits for its slot
-    holds no memory yet, and is checked against the present budget once it has the slot.
+    """Add the memory budget to the application. Call this function before the fair queue is added, so that a request
+    passes the queue first: while it waits there it holds no memory, and the budget is checked when it has its slot.
     """
     app.add_middleware(MemoryBudgetMiddleware)
 
 
 class MemoryBudgetMiddleware:
-    """Middleware that rejects a request if its sender's other requests and unread responses already occupy the sender's
-    part of the process's memory.
+    """Middleware that rejects a request if the other requests and unread responses of its sender already occupy as
+    much of the process's memory as one sender may use.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -98,7 +98,9 @@ def _send_in_pieces(send: Send, responses: ByteBudget, sender: str) -> Send:
 
 
 def _sender(request: Request) -> str:
-    """Sender of a request: as authenticated before the body was read, else as known from earlier requests."""
+    """Sender of a request, as authenticated before the request's body was read, or else as known from its earlier
+    requests.
+    """
     principal = getattr(request.state, "sender", None)
     if isinstance(principal, Principal):
         return principal.sender
@@ -117,7 +119,7 @@ def _body_bytes(scope: Scope) -> int:
 
 
 def _check_room(bodies: ByteBudget, sender: str, size: int) -> None:
-    """Check that a request's body fits into the budget.
+    """Check that a request's body still fits into the memory budget.
 
     Raises:
         ApiError: 429 if the sender's own requests fill the budget, 503 if other senders' requests do.

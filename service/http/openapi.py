@@ -23,8 +23,8 @@ _PROBLEM = {"application/problem+json": {"schema": {"$ref": "#/components/schema
 
 
 def install(app: FastAPI, scopes_of: Callable[[str], Sequence[str]]) -> None:
-    """Replace the application's OpenAPI document by one that lists all errors and required scopes of each route, and
-    serve it.
+    """Build the application's OpenAPI document with all errors and required scopes of each route, and serve it in
+    place of FastAPI's own.
     """
 
     def document() -> dict[str, Any]:
@@ -96,5 +96,7 @@ def _possible_codes(operation: Mapping[str, Any]) -> list[str]:
 
 
 def _is_fastapi_default(answer: Mapping[str, Any] | None) -> bool:
-    """Whether an OpenAPI response entry is the validation error that FastAPI adds to every route with input."""
+    """Whether an entry under `responses` in an OpenAPI document is the 422 that FastAPI adds to every route with
+    input.
+    """
     return answer is not None and answer.get("description") == "Validation Error"

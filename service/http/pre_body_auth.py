@@ -19,18 +19,20 @@ from shardtune.service.process.fair_queue import FairQueue
 
 # For a stranger without a valid key this is all the work that the service does, so it is bounded.
 _AT_ONCE, _OF_ONE_SENDER = 12, 4
-"""Maximum number of API keys that are checked in the database at the same time: of all senders, and of one sender."""
+"""Maximum number of API keys that are checked in the database at the same time: first for all senders together, then
+for one sender.
+"""
 
 WITH_BODY = ("POST", "PUT", "PATCH")
-"""HTTP methods with which a route may read a request body."""
+"""HTTP methods for which a route may read a request body; the bodies of other requests are not read."""
 API = "/v1/"
-"""Path prefix of the API. All other addresses are pages, or accept no body."""
+"""Path prefix of the REST API. Requests to other addresses are for pages, or have no body."""
 MCP = "/mcp"
 """Address of the MCP server, where a service has one."""
 
 _KIB = 1024
 DEFAULT_MAX_BYTES = 64 * _KIB
-"""Maximum size in bytes of a request body; `_MAX_BYTES_BY_PATH` has the exceptions."""
+"""Maximum size in bytes of a request body, except for the paths in `_MAX_BYTES_BY_PATH`."""
 # Each value may be a mistake, whose description takes about a kilobyte. A prediction for a thousand configurations has
 # half as many values.
 _MAX_VALUES = 50_000
@@ -45,7 +47,9 @@ _COMPRESSED = r"/v1/runs/[^/]+/traces/[^/]+"
 them.
 """
 _WITH_WORKLOAD = r"/v1/(studies|best:resolve|predictions|plans)|/v1/studies/[^/]+:clone|/(new(/calculate)?|plans)"
-"""Paths of requests that may contain a model's config.json and the lengths of samples, and so may be larger."""
+"""Paths of requests whose bodies may be larger than usual, because they may contain a model's config.json and the
+lengths of samples.
+"""
 _FEWER_LENGTHS = "count equal lengths of samples (workload.data.lengths) into [length, samples] pairs, or send less"
 _MAX_BYTES_BY_PATH = tuple(
     (re.compile(pattern), kibibytes * _KIB)
@@ -74,12 +78,12 @@ class AuthPrefix(NamedTuple):
 
     prefix: str
     authenticate: Authenticate | None
-    """Function that authenticates the sender of a request; None: anybody may send requests."""
+    """Function that authenticates the sender of a request. If it is None, anybody may send requests."""
 
 
 def install(app: FastAPI, *prefixes: AuthPrefix) -> None:
-    """Add the middleware to the application; the first entry with a matching path prefix applies. Call it last, after
-    all error handlers are registered.
+    """Add the middleware to the application. The first entry whose path prefix matches a request applies to it. Call
+    this function last, after all error handlers are registered.
     """
     # A middleware is outside the app's own exception handling, so it gets a copy of the handlers that exist now.
     handlers = {kind: handler for kind, handler in app.exception_handlers.items() if kind is not Exception}
@@ -88,7 +92,9 @@ def install(app: FastAPI, *prefixes: AuthPrefix) -> None:
 
 
 class _PreBodyAuth:
-    """ASGI middleware that authenticates requests with a body, and limits the body's size, before the body is read."""
+    """ASGI middleware that acts on requests with a body before the body is read: it authenticates the sender and
+    limits the body's size.
+    """
 
     def __init__(self, app: ASGIApp, entries: tuple[AuthPrefix, ...]) -> None:
         self._app, self._entries = app, entries
@@ -140,8 +146,8 @@ def _wrong_media_type(request: Request) -> ApiError:
 
 
 def _limit_body(receive: Receive, max_bytes: int, max_values: int | None, remedy: str) -> Receive:
-    """Wrap the ASGI `receive` function to count the bytes and separators that arrive, whatever Content-Length
-    claims. `max_values` None: separators are not counted.
+    """Wrap the ASGI `receive` function to count the bytes and separators that really arrive, whatever Content-Length
+    claims. If `max_values` is None, separators are not counted.
     """
     received_bytes = values = 0
 

@@ -11,14 +11,17 @@ from shardtune.api_schemas.known_fields import model_named, rephrase_error, sugg
 from shardtune.service.http.error_codes import FieldError
 
 FIELD_FIRST = re.compile(r"^(?P<field>[a-z][a-z0-9_.]*) \((?P<value>[^)]*)\)")
-"""Pattern that matches error messages of the service's own rules, which begin with `field (value)`."""
-NAMED_FIRST = re.compile(r"^(?P<field>[a-z][a-z0-9_.]*) is (?:no key|(?P<missing>missing))\b")
-"""Pattern that matches error messages about a wrong or missing field name, which do not repeat a value."""
-_PATTERN_TEXT = "constrained-str"
-"""Path element that pydantic inserts into an error's location for a text field that has to match a regular expression.
+"""Pattern that matches the error messages of the service's own rules: they begin with a field's name and its value in
+parentheses.
 """
+NAMED_FIRST = re.compile(r"^(?P<field>[a-z][a-z0-9_.]*) is (?:no key|(?P<missing>missing))\b")
+"""Pattern that matches error messages about a field's name that is wrong or missing; such messages repeat no value."""
+_PATTERN_TEXT = "constrained-str"
+"""Name that pydantic inserts into the path of an error about a text field that has to match a regular expression."""
 _SCALARS = ("bool", "int", "float", "str")
-"""Path elements that pydantic inserts into an error's location for the plain types (such as int or str) of a union."""
+"""Names that pydantic inserts into the path of an error about a field of several types, for the plain types (such as
+int or str) among them.
+"""
 _EXPECTED_KINDS = {
     "bool_type": "true or false",
     "int_type": "a whole number",
@@ -30,7 +33,7 @@ _EXPECTED_KINDS = {
     "model_type": "an object",
     "model_attributes_type": "an object",
 }
-"""Description of the expected kind of value, by type of pydantic error."""
+"""Kind of value that was expected, in words, for each type of pydantic error."""
 NO_OBJECT = ("model_type", "model_attributes_type", "dict_type")
 """Types of pydantic errors for a value that is not an object."""
 _MAX_VALUE = 200
@@ -38,8 +41,8 @@ _MAX_TEXT = 2000
 
 
 def field_error(item: Mapping[str, Any], known_fields: Sequence[str] = ()) -> FieldError:
-    """Convert one pydantic error into the API's field error. `known_fields` are the accepted field names, used for
-    suggestions.
+    """Convert one pydantic error into the API's field error. `known_fields` are the field names that the object
+    accepts; the error suggests those that are similar to a wrong name.
     """
     path = error_path(item)
     path_in_body = path[1:] if path and path[0] in ("body", "query", "path") else path
@@ -65,14 +68,16 @@ def field_error(item: Mapping[str, Any], known_fields: Sequence[str] = ()) -> Fi
 
 
 def _with_fields(item: Mapping[str, Any]) -> str:
-    """Required fields of an object, found by the class name in a pydantic error."""
+    """Text that names the required fields of an object. The object's class is the one that a pydantic error names."""
     model = model_named(str(item.get("ctx", {}).get("class_name")))
     needed = [] if model is None else [name for name, field in model.model_fields.items() if field.is_required()]
     return f" with {' and '.join(needed)}" if needed else ""
 
 
 def _named_field(field: str, value: Any, message: str) -> tuple[str, Any]:
-    """Field and value named in the message of a rule that checks a whole object."""
+    """Field and value that the error message names, if the error comes from a rule that checks a whole object; else
+    those of the error itself.
+    """
     named = FIELD_FIRST.match(message)
     if named is None or named["field"] == field.rpartition(".")[2]:
         return field, value
@@ -80,7 +85,9 @@ def _named_field(field: str, value: Any, message: str) -> tuple[str, Any]:
 
 
 def drop_union_noise(items: Sequence[Any]) -> list[Any]:
-    """Remove the errors about members of a union that the client evidently did not intend."""
+    """Remove errors that the client would not understand: those about the types of a field with several types that
+    the client evidently did not mean to use.
+    """
     # Where a field takes a word or an object and got an object, the errors about the word are noise.
     relevant = [item for item in items if not (_is_about_a_word(item) and isinstance(item.get("input"), dict))]
     relevant = [item for item in relevant if not (is_short_by_rejections(item, items) or _is_wrong_inside(item, items))]
@@ -88,7 +95,9 @@ def drop_union_noise(items: Sequence[Any]) -> list[Any]:
 
 
 def _merge_kind_errors(items: Sequence[Any]) -> list[Any]:
-    """Merge the errors in which every member of a union rejects a value's kind into one error."""
+    """Merge errors about a field with several types into one error, if each type rejects the value because it is of
+    another kind, such as a text in place of a number.
+    """
     kinds: dict[tuple[object, ...], list[str]] = {}
     for item in items:
         if item["type"] in _EXPECTED_KINDS:
@@ -115,7 +124,9 @@ def _is_about_a_word(item: Any) -> bool:
 
 
 def _is_wrong_inside(item: Any, items: Sequence[Any]) -> bool:
-    """Whether another member of a union accepted the kind of a value and found a mistake inside it."""
+    """Whether another type of a field with several types accepted the value's kind and found a mistake inside the
+    value.
+    """
     if item["type"] not in _EXPECTED_KINDS:
         return False
     item_path = error_path(item)
@@ -127,14 +138,16 @@ def _is_wrong_inside(item: Any, items: Sequence[Any]) -> bool:
 
 
 def error_path(item: Any) -> list[object]:
-    """Path of a validation error in the request: names of fields and indices of entries, without pydantic's names for
-    the members of unions.
+    """Path of a validation error in the request: names of fields and indices of entries. Names that pydantic inserts
+    for the types of a field with several types are left out.
     """
     return [part for part in item["loc"] if not _is_branch(part)]
 
 
 def is_short_by_rejections(item: Any, items: Sequence[Any]) -> bool:
-    """Whether a list counts as too short only because entries were rejected, each with a separate error."""
+    """Whether a list counts as too short only because some of its entries were rejected; each of them has an error of
+    its own.
+    """
     item_path = tuple(item["loc"])
     return item["type"] == "too_short" and any(
         len(other["loc"]) > len(item_path) and tuple(other["loc"][: len(item_path)]) == item_path for other in items
@@ -142,7 +155,9 @@ def is_short_by_rejections(item: Any, items: Sequence[Any]) -> bool:
 
 
 def _is_branch(part: object) -> bool:
-    """Whether a part of a validation error's path names a member of a union instead of a field."""
+    """Whether a part of a validation error's path is a name that pydantic inserted for one of a field's types, and
+    not the name of a field.
+    """
     # Pydantic puts the tried member into the path: a class name, `literal[…]`, `dict[…]`, or a plain type.
     return isinstance(part, str) and (part[:1].isupper() or "[" in part or part in (_PATTERN_TEXT, *_SCALARS))
 

@@ -26,7 +26,9 @@ _ADDRESS_REMEDY = "let the operator set SHARDTUNE_HUB_ALLOW_PRIVATE=true"
 
 
 class HubUnavailable(Exception):
-    """Error: the model hub did not answer, or not in the way that a hub does. The same request may succeed later."""
+    """Error: the model hub did not answer, or its answer was not one that a hub gives. The same request may succeed
+    later.
+    """
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,7 @@ class HubRules:
 
     endpoint: str
     hosts: frozenset[str]
-    """Names of the hosts that may be requested, redirects included."""
+    """Names of the hosts from which the model hub's files may be requested; redirects may lead only to these."""
     allow_private: bool
     look_ups: DnsResolver
     tls: ssl.SSLContext
@@ -45,7 +47,7 @@ class HubRules:
 class _Answer:
     status: int
     code: str
-    """Value of the hub's header X-Error-Code, such as `GatedRepo`; empty if the request succeeded."""
+    """Value of the header X-Error-Code in the hub's response, such as `GatedRepo`; empty if the request succeeded."""
     commit: str
     text: str
 
@@ -54,8 +56,9 @@ async def read_model(source: HubSource, rules: HubRules) -> ModelSpec:
     """Read the model of a hub repository; `hub.revision` of the result is the commit that was read.
 
     Raises:
-        ValueError: the model does not exist, may not be read, or cannot be trained; the message names value and remedy.
-        HubUnavailable: the hub did not answer in time, or its answer was none that a hub gives.
+        ValueError: the model does not exist, may not be read, or cannot be trained; the message names value and
+            remedy.
+        HubUnavailable: the hub did not answer in time, or its answer was not one that a hub gives.
     """
     try:
         async with asyncio.timeout(_TIMEOUT_S):

@@ -5,7 +5,7 @@ from shardtune.api_schemas.training.model_presets import preset_of, similar_mode
 
 
 def unknown(source: HubSource, remedy: str) -> ValueError:
-    """Return the error for a repository that the hub does not know, or does not show to the sender.
+    """Return the error for a repository that the hub does not know, or that it hides from this service.
 
     `remedy`: how to read a private model.
     """

@@ -44,7 +44,9 @@ def model_of(source: HubSource, commit: str, text: str) -> ModelSpec:
 
 
 def adapter_error(source: HubSource, text: str) -> ValueError:
-    """Return the error for a repository that holds an adapter: it names the model that the adapter belongs to."""
+    """Return the error for a repository that holds an adapter instead of a model. It names the model that the adapter
+    belongs to.
+    """
     base = _json_object(source, ADAPTER, text).get("base_model_name_or_path")
     if not isinstance(base, str) or not base.isprintable():
         return missing_config(source)
@@ -88,8 +90,8 @@ def _reject_constant(name: str) -> None:
 
 
 def _preset_remedy(source: HubSource) -> str:
-    """First words of an error's remedy, which suggest the built-in preset of the same model; empty if there is no
-    preset.
+    """First words of the remedy in an error about a model. They suggest the built-in preset of the same model; empty
+    if there is none.
     """
     preset = preset_of(source.id)
     return f"use the preset {preset}, " if preset else ""

@@ -22,21 +22,21 @@ from shardtune.service.process.public_tls import public_tls
 Request = TypeVar("Request", StudyRequest, PredictionRequest, PlanRequest)
 
 _WAIT_S = 1.0
-"""Maximum seconds that a request waits for its turn to read the hub; each waiting request occupies a thread of the
+"""Maximum seconds that a request waits until it may read the hub. Each waiting request occupies a thread of the
 service.
 """
 _TRUE = ("1", "ON", "YES", "TRUE")
 
 
 def with_config(context: Context, model: ModelSpec) -> ModelSpec:
-    """Return the model with its configuration (`config.json`), which is read from the hub if the request gives only a
-    repository id.
+    """Return the model with its configuration (`config.json`). If the request gives only a repository id, the file is
+    read from the model hub.
 
-    Call it outside of a transaction, from a thread of the server's event loop.
+    Call this function outside of a transaction, from a thread of the server's event loop.
 
     Raises:
-        Invalid: the operator does not allow reading the hub, or the model does not exist, may not be read or cannot be
-            trained.
+        Invalid: the operator does not allow reading the hub, or the model does not exist, may not be read or cannot
+            be trained.
         ApiError: code `hub_unreachable`: the hub does not answer.
     """
     if not model.is_unread:
@@ -58,15 +58,15 @@ def with_config(context: Context, model: ModelSpec) -> ModelSpec:
 
 
 def with_config_of(context: Context, request: Request) -> Request:
-    """Return a request with the configuration of its model filled in from the hub, if the request gives only a
-    repository id.
+    """Return a request in which the configuration of the model is filled in from the model hub, if the request gives
+    only a repository id.
     """
     model = with_config(context, request.model)
     return request if model is request.model else request.model_copy(update={"model": model})
 
 
 def _why_not(context: Context) -> str | None:
-    """Reason why this service may not read models from the hub; None if it may."""
+    """Reason why this service may not read models from the model hub; None if it may."""
     if not context.settings.hub:
         return "this service reads no hub (its operator may set SHARDTUNE_HUB=true)"
     if os.environ.get("HF_HUB_OFFLINE", "").upper() in _TRUE:

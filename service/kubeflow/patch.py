@@ -13,13 +13,13 @@ from shardtune.tuner.export.launchers.trainjob import literal_value
 
 REASON_ANNOTATION, CONFIG_ANNOTATION = f"{PREFIX}recommendation", f"{PREFIX}configuration"
 CONFIG_VARIABLE = "SHARDTUNE_CONFIGURATION"
-"""Environment variable through which the training process gets its configuration as JSON."""
+"""Name of the environment variable that gives the training process its configuration as JSON."""
 Operation = dict[str, Any]
 
 
 def operations(job: Mapping[str, Any], recommended: JobRecommendation) -> list[Operation]:
-    """JSON patch operations that add the recommended sizes, devices, environment variables and the recommendation's
-    reason to a TrainJob.
+    """JSON patch operations that add to a TrainJob: the recommended numbers of nodes and processes, the devices,
+    environment variables, and the reason for the recommendation.
 
     Raises:
         NotRecommendable: `spec.trainer` of the job is malformed, or requests other GPUs than the recommended cluster
@@ -44,7 +44,9 @@ def operations(job: Mapping[str, Any], recommended: JobRecommendation) -> list[O
 
 
 def _devices(own: Mapping[str, Any] | None, cluster: Cluster) -> list[Operation]:
-    """JSON patch operations that request a node's GPUs (or CPUs) for a TrainJob; none if the job already requests them."""
+    """JSON patch operations that request the GPUs (or CPUs) of a node for a TrainJob; empty if the job requests them
+    already.
+    """
     path = ("spec", "trainer", "resourcesPerNode")
     kind, name = ("requests", "cpu") if cluster.device == "cpu" else ("limits", extended_resource(cluster.gpu))
     count = str(cluster.gpus_per_node)

@@ -20,22 +20,26 @@ from shardtune.tuner.prediction import catalogue
 _SAME_FIELDS = ("sequence_length", "data", "precision", "optimizer", "float8", "adapter", "attention", "global_batch")
 """Names of the fields that a study's workload and a prediction request have in common."""
 _NOT_SERVED = ("unknown_best", "awaits_approval", "too_busy", "no_worker")
-"""Error codes with which the service says that it has no measured recommendation to give."""
+"""Error codes of responses in which the service says that it has no measured recommendation."""
 
 
 _NEAR_FRACTION = 0.9
-"""Minimum speed per GPU, as a fraction of the best cluster's, at which a smaller cluster is preferred."""
+"""Minimum speed per GPU of a smaller cluster, as a fraction of the fastest cluster's speed per GPU, at which the
+smaller cluster is preferred.
+"""
 
 
 @dataclass(frozen=True)
 class JobRecommendation:
-    """Configuration recommended for a TrainJob, and the cluster that it applies to."""
+    """Configuration that is recommended for a TrainJob, and the cluster for which it is meant."""
 
     cluster: Cluster
     config: TrialConfig
     tokens_per_s_per_gpu: float
     reason: str
-    """Sentence that says whether the configuration was measured or predicted, and by what."""
+    """Sentence that says whether the configuration was measured or predicted, and from which study or prediction it
+    comes.
+    """
 
 
 class Recommender:
@@ -50,9 +54,9 @@ class Recommender:
         self._answer_within_s = answer_within_s
 
     def recommend(self, wish: Wish) -> JobRecommendation:
-        """Recommend a measured configuration for one of the clusters that a TrainJob allows; without any, the fastest
-        configuration that is predicted to fit. Of several clusters, the smallest one with about the best speed per GPU
-        is chosen.
+        """Recommend a measured configuration for one of the clusters that a TrainJob allows. If there is none,
+        recommend the fastest configuration that is predicted to fit. Of several clusters, the smallest one is chosen
+        whose speed per GPU is near the best.
 
         Raises:
             NotRecommendable: the service does not answer in time, rejects the request, or no configuration fits.
@@ -109,8 +113,8 @@ class Recommender:
 
 
 def _most_economical(found: Sequence[JobRecommendation]) -> JobRecommendation:
-    """Choose the smallest cluster whose speed per GPU is near the best. On fewer GPUs, a model may fit only with
-    offloading, which is slow; on more GPUs, the same tokens cost more.
+    """Choose the smallest cluster whose speed per GPU is at least nine tenths of the best. On too few GPUs, a model
+    may fit only with offloading, which is slow; on more GPUs than needed, the same tokens cost more.
     """
     fastest = max(recommended.tokens_per_s_per_gpu for recommended in found)
     near = [choice for choice in found if choice.tokens_per_s_per_gpu >= _NEAR_FRACTION * fastest]
@@ -118,7 +122,7 @@ def _most_economical(found: Sequence[JobRecommendation]) -> JobRecommendation:
 
 
 def _request(model: str, cluster: str, workload: Mapping[str, Any]) -> PredictionRequest:
-    """Build the prediction request for the fastest configuration of a workload.
+    """Build the request to predict which configuration is the fastest for a workload.
 
     Raises:
         NotRecommendable: the workload cannot be predicted.

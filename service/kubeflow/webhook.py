@@ -37,13 +37,13 @@ class Tls:
     certificate: Path
     key: Path
     client_ca: Path | None = None
-    """File with the certificate authorities that clients' certificates must be signed by. None: clients need no
-    certificate.
+    """File with the certificate authorities, one of which must have signed each client's certificate. If None,
+    clients need no certificate.
     """
 
 
 def create_app(offered: Sequence[str], recommender: Recommender) -> Starlette:
-    """Create the web application that answers admission reviews; `offered`: clusters that it may recommend."""
+    """Create the web application that answers admission reviews. `offered` lists the clusters that it may recommend."""
     # Reviews, not connections: idle connections of strangers must not close it to the API server.
     in_work: set[int] = set()
 
@@ -78,7 +78,9 @@ def create_app(offered: Sequence[str], recommender: Recommender) -> Starlette:
 
 
 def serve(app: Starlette, listener: socket.socket, tls: Tls | None) -> None:
-    """Serve the application until a signal stops it; `tls` None: plain HTTP, for a proxy in front of it."""
+    """Serve the application until a signal stops it. If `tls` is None, it serves plain HTTP, for a proxy in front of
+    it.
+    """
     options = {} if tls is None else _tls_options(tls)
     config = uvicorn.Config(app, log_config=None, ws="none", **options)
     uvicorn.Server(config).run(sockets=[listener])

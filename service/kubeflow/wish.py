@@ -25,7 +25,9 @@ GPU_RESOURCES = ("nvidia.com/gpu", "amd.com/gpu")
 _LONGEST_NAME = 300
 """Maximum number of characters of a model's name."""
 _LONGEST_WORKLOAD = 50_000
-"""Maximum number of characters of a workload; it becomes part of a query string in a request to the service."""
+"""Maximum number of characters of a workload's text, because it becomes part of a query string in a request to the
+service.
+"""
 _OTHER_DEVICES = re.compile(r"[a-z0-9.-]+/(gpu|mig-.*|.*gpu.*)", re.IGNORECASE)
 """Pattern of extended resource names in Kubernetes that mean GPUs or parts of GPUs, such as MIG slices."""
 
@@ -36,7 +38,7 @@ class NotRecommendable(Exception):
 
 @dataclass(frozen=True)
 class Sizing:
-    """Numbers of nodes and processes that a TrainJob specifies itself; None: the job leaves the number open."""
+    """Numbers of nodes and processes that a TrainJob specifies itself; a number that is None is left open by the job."""
 
     nodes: int | None
     processes_per_node: int | None
@@ -65,7 +67,7 @@ def is_asked(job: Mapping[str, Any]) -> bool:
 
 
 def read_wish(job: Mapping[str, Any], offered: Sequence[str]) -> Wish:
-    """Read from a TrainJob what it wants a recommendation for; `offered`: the clusters that the operator allows.
+    """Read from a TrainJob what it wants a recommendation for. `offered` lists the clusters that the operator allows.
 
     Raises:
         NotRecommendable: an annotation is missing or wrong, or no offered cluster has the job's own sizes.
@@ -89,8 +91,8 @@ def read_wish(job: Mapping[str, Any], offered: Sequence[str]) -> Wish:
 
 
 def own_sizing(job: Mapping[str, Any]) -> Sizing:
-    """Numbers of nodes and processes that a TrainJob specifies itself. If it gives no number of processes, its GPUs per
-    node count.
+    """Numbers of nodes and processes that a TrainJob specifies itself. If it gives no number of processes, the number
+    of its GPUs per node is used.
     """
     trainer = _mapping(_mapping(job.get("spec")).get("trainer"))
     resources = _mapping(trainer.get("resourcesPerNode"))
@@ -105,7 +107,9 @@ def own_sizing(job: Mapping[str, Any]) -> Sizing:
 
 
 def _check_devices(resources: Mapping[str, Any]) -> None:
-    """Reject a TrainJob that requests devices, such as MIG slices, beside which no whole GPUs can be added."""
+    """Reject a TrainJob that already requests devices, such as MIG slices, in a way that does not allow whole GPUs to
+    be added.
+    """
     named = [name for kind in ("limits", "requests") for name in _mapping(resources.get(kind))]
     others = [name for name in named if _OTHER_DEVICES.fullmatch(name) and name not in GPU_RESOURCES]
     if others or resources.get("claims"):

@@ -38,36 +38,38 @@ log = logging.getLogger(__name__)
 # waits. The second pass waits: the other replica's result raises the study's version, which wakes the workers that
 # wait.
 _AT_ONCE_S, _PATIENCE_S = 0.001, 2.0
-"""Maximum seconds to wait for a study's ask lock, with which only one process plans the study at a time: in the first
-pass over the studies, and in the second pass.
+"""Maximum seconds of waiting for a study's ask lock, with which only one process plans the study at a time. The first
+value applies in the first pass over the studies, the second one in the second pass.
 """
 
 
 @dataclass(frozen=True)
 class Idle:
-    """Result of a request for work: the worker has no lease, and no work exists for it at the moment."""
+    """Result of a request for work: the worker has no lease, and there is no work for it at the moment."""
 
     worker: WorkerRow
     worker_kind: str
-    """Key of a worker's hardware, software, project and drain state; equal for workers that can run the same studies.
+    """Key that is equal for workers that can run the same studies: their hardware, software and project are equal,
+    and all or none of them accept new runs.
     """
     reserved_worker_ids: frozenset[str] = frozenset()
-    """Ids of workers that have a run reserved for them. The answer "no work" of another worker does not apply to them.
-    """
+    """Ids of workers for which a run is reserved. The answer "no work" that this worker gets does not apply to them."""
 
 
 @dataclass(frozen=True)
 class _StudyOffer:
-    """Running studies that may have work for one worker."""
+    """Studies that may have work for one worker, sorted by who created them."""
 
     users: Sequence[OpenStudy]
-    """Studies created by users, which come before the service's own studies because users wait for the result."""
+    """Studies created by users. They come before studies that the service created, because users wait for the result.
+    """
     background: Sequence[OpenStudy]
     rejected: Sequence[str]
-    """Ids of studies that this worker must not run, because its measurements would not be comparable with the study's.
+    """Ids of studies that this worker must not run, because its measurements would not be comparable with those made
+    so far.
     """
     reserved: frozenset[str]
-    """Ids of workers that have a run reserved for them."""
+    """Ids of workers for which a run of one of these studies is reserved."""
 
 
 def record_request(context: Context, request: LeaseRequest) -> Lease | Idle:
@@ -93,7 +95,8 @@ def record_request(context: Context, request: LeaseRequest) -> Lease | Idle:
 
 
 def claim(context: Context, request: LeaseRequest, worker_row: WorkerRow | None = None) -> Lease | Idle:
-    """Lease a worker a waiting run or a new trial of the first study that has work; users' studies come first.
+    """Lease a worker a run of the first study that has work, either a waiting run or a new trial. Studies of users
+    come before those of the service.
 
     `worker_row`: the worker's row, if the caller has just read it.
     """
@@ -133,8 +136,8 @@ def claim(context: Context, request: LeaseRequest, worker_row: WorkerRow | None 
 
 
 def claim_next_in_block(context: Context, request: LeaseRequest, worker: WorkerRow, study_id: str) -> Lease | None:
-    """Lease the next run of a comparison block (paired runs on the same devices) that the worker has begun, unless
-    other work has priority.
+    """Lease the next run of a comparison block that the worker has begun, unless other work has priority. The runs of
+    a block must execute directly after each other on the same devices.
     """
     if worker.is_draining:
         return None
@@ -155,8 +158,8 @@ def claim_next_in_block(context: Context, request: LeaseRequest, worker: WorkerR
 def _select_studies(
     context: Context, session: Session, worker: WorkerRow, open_studies: Sequence[OpenStudy]
 ) -> _StudyOffer:
-    """Select the running studies that may have work for a worker, in order of priority, with the studies that reject
-    this worker and the runs reserved for other workers.
+    """Select the running studies that may have work for a worker, in order of priority. The result also names the
+    studies that reject this worker, and the workers for which runs are reserved.
     """
     spent = _spent_projects(context, session, open_studies)
     open_studies = [open_study for open_study in open_studies if open_study.study.project_id not in spent]
@@ -202,8 +205,8 @@ def _select_studies(
 def _first_with_work(
     context: Context, open_studies: Sequence[OpenStudy], asking: WorkRequest
 ) -> Granted | NoRun | HostBusy:
-    """Lease a worker a run of the first study that has one; otherwise report the ids of workers for which runs are
-    reserved.
+    """Lease a worker a run of the first study that has one. If none has, return the ids of the workers for which runs
+    are reserved.
     """
     reserved = frozenset[str]()
     # The list grows while it is walked: a study that another process was asking comes up again at the end.
@@ -226,9 +229,10 @@ def _first_with_work(
 
 
 def _is_blocked_by_running_runs(open_study: OpenStudy) -> bool:
-    """Whether a study can get no new run until one of its executing runs ends.
+    """Whether a study can get no new run until one of the runs that execute now ends.
 
-    Only a search plans new runs beside running trials; a waiting run may be leased at any time.
+    Only during its search does a study get new runs while others execute; a run that waits already may be leased at
+    any time.
     """
     system_study = open_study.study.system_study
     is_searching = open_study.study.phase is StudyPhase.SEARCH and (
@@ -253,13 +257,13 @@ def _idle(worker: WorkerRow, request: LeaseRequest) -> Idle:
 
 
 def _spent_projects(context: Context, session: Session, open_studies: Sequence[OpenStudy]) -> set[str]:
-    """Ids of the projects that have used up their GPU-seconds of the day."""
+    """Ids of those projects that have used up their GPU-seconds of the day."""
     projects = {open_study.study.project_id: open_study.study.project for open_study in open_studies}
     return {row.id for row in projects.values() if quotas.is_exhausted(session, row.id, row.quotas, context.now())}
 
 
 def _note_rejection(context: Context, study_id: str, worker_session: str) -> None:
-    """Record in the study's reason why a worker with suitable hardware gets none of the study's runs."""
+    """Store in the study's reason why a worker with suitable hardware gets none of the study's runs."""
     with context.db.read() as session:
         study, worker = studies.get(session, study_id), worker_of_session(context, session, worker_session)
         assert study is not None

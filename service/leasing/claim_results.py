@@ -8,18 +8,18 @@ from shardtune.api_schemas.trials.leases import Lease, LeaseRequest
 
 @dataclass(frozen=True)
 class WorkRequest:
-    """Request of a worker session for a run of one study."""
+    """Request of a worker for a run of one study; each start of a worker has a session."""
 
     session: str
-    """Id of the worker session: each start of a worker begins a new session."""
+    """Id of the worker session that asks for work; each start of a worker begins a new session."""
     ends_in_s: float | None = None
-    """Seconds until the worker must end, for example at the end of its Slurm job. None: unknown."""
+    """Seconds until the worker must end, for example because its Slurm job ends; None if unknown."""
     protocol_version: int = PROTOCOL_VERSION
-    """Protocol version that the worker's release uses to read the lease."""
+    """Protocol version in which the worker's release reads leases."""
 
     @classmethod
     def of(cls, request: LeaseRequest) -> "WorkRequest":
-        """Return the part of a worker's request for work that is needed to choose a run within one study."""
+        """Return the part of a worker's request for work that is needed to choose one of a study's runs for it."""
         return cls(request.session, request.ends_in_s, request.protocol_version)
 
 
@@ -35,7 +35,7 @@ class NoRun:
     """Result of a request for work: the study has no run for this worker at the moment."""
 
     reserved_worker_ids: frozenset[str] = frozenset()
-    """Ids of workers for which a run of the study is reserved; mostly empty."""
+    """Ids of the workers for which a run of the study is reserved; usually there are none."""
 
 
 @dataclass(frozen=True)
@@ -47,11 +47,11 @@ class StudyBusy:
 
 @dataclass(frozen=True)
 class HostBusy:
-    """Result of a request for work: a run waits until the worker's host is less busy. Until then the worker gets no
-    other run.
+    """Result of a request for work: a run suits the worker, but has to wait until the worker's host is less busy.
+    Until then the worker gets no other run.
     """
 
 
 @dataclass(frozen=True)
 class NoWaitingRun:
-    """Result of a request for work: no waiting run suits the worker, and the study may plan a new run."""
+    """Result of a request for work: no run that waits suits the worker, but the study may plan a new run for it."""

@@ -28,8 +28,8 @@ from shardtune.service.workers.registry import has_worker_for, understands, with
 from shardtune.tuner.verdict import short_steps
 
 _MOST_RACES = 16
-"""Maximum number of attempts to plan a run while other processes change the study; then the worker requests work
-again."""
+"""Maximum number of attempts to plan a run while other processes keep changing the study. After that, the worker has
+to request work again."""
 
 
 def lease_run(
@@ -37,8 +37,8 @@ def lease_run(
 ) -> Granted | NoRun | StudyBusy | HostBusy:
     """Lease a worker a run of one study: a waiting run if there is one, else a new run.
 
-    `open_study`: the study, as the caller has just read it. Returns `StudyBusy` if another process is still planning
-    the study's next run after `patience_s`.
+    `open_study` is the study as the caller has just read it. Returns `StudyBusy` if another process has not finished
+    planning the study's next run within `patience_s` seconds.
     """
     # A waiting run needs no plan, so it is taken without the ask lock, which another process may hold for the seconds
     # that sampling takes.
@@ -51,8 +51,8 @@ def lease_run(
 def lease_waiting(
     context: Context, open_study: OpenStudy, asking: WorkRequest
 ) -> Granted | NoRun | HostBusy | NoWaitingRun:
-    """Lease a worker the first waiting run of a study without reading the study's history, or return the ids of the
-    workers for which that run is reserved.
+    """Lease a worker the first waiting run of a study, without reading the study's history. If that run is reserved
+    for other workers, return their ids instead.
     """
     with context.db.write() as session:
         study = _lock_study(context, session, open_study)
@@ -71,7 +71,7 @@ def lease_waiting(
 def _plan_and_lease(
     context: Context, open_study: OpenStudy, asking: WorkRequest, patience_s: float
 ) -> Granted | NoRun | StudyBusy | HostBusy:
-    """Plan a study's next run outside any transaction, then store and lease it if the study has not changed
+    """Plan a study's next run outside of a transaction. Then store the run and lease it, if the study has not changed
     meanwhile.
     """
     study_id = open_study.study.id
@@ -98,8 +98,8 @@ def _plan_and_lease(
 def _apply_and_lease(
     context: Context, open_study: OpenStudy, asking: WorkRequest, snapshot: StudySnapshot, step: Step
 ) -> Granted | NoRun | HostBusy | None:
-    """Apply the planned step to a study, and lease the run that waits afterwards. None: the study has changed since, so
-    the step must be planned again.
+    """Apply the planned step to a study, and lease the run that waits afterwards. None if the study has changed since
+    the planning, so that the step must be planned again.
     """
     with context.db.write() as session:
         study = _lock_study(context, session, open_study)
@@ -136,8 +136,8 @@ def _apply_and_lease(
 
 
 def _choose_short_steps(study: StudyRow, snapshot: StudySnapshot, step: Step, asking: WorkRequest) -> None:
-    """Decide with a study's first trial whether all its runs time short steps (with fewer micro batches). Later trials
-    cannot change this, because losses of short and whole steps are not comparable.
+    """Decide, when a study's first trial is added, whether all its runs time short steps (with fewer micro batches).
+    Later trials cannot change this, because losses of short and whole steps are not comparable.
     """
     if not isinstance(step, NewTrial) or snapshot.history or step.prediction is None:
         return
@@ -149,10 +149,11 @@ def _choose_short_steps(study: StudyRow, snapshot: StudySnapshot, step: Step, as
 
 
 def _read_snapshot(context: Context, open_study: OpenStudy, is_first: bool) -> StudySnapshot | None:
-    """Read a study's snapshot (trials and runs at one version) and the predictor's calibrations.
+    """Read a study's snapshot (trials and runs at one version) and the predictor's calibrations. None if the study
+    only measures a recommendation again and the day's budget for that is used up.
 
-    None: the study's retuning budget of the day is used up. `is_first`: the study was listed just now, so a snapshot
-    cached at the listed version is used without reading it again.
+    `is_first`: the study was listed just now, so a snapshot cached at the listed version is used without reading the
+    study again.
     """
     study = open_study.study
     with context.db.read() as session:
@@ -192,7 +193,7 @@ _LATER_PURPOSES: dict[type, RunPurpose] = {
     NewRecipeRun: RunPurpose.RECIPE,
     NewRehearsalRun: RunPurpose.REHEARSAL,
 }
-"""Purposes of runs that older workers may not support, by the step that adds the run."""
+"""Purpose of the run that each kind of planned step adds, for purposes that older workers may not support."""
 
 
 def _plan(context: Context, snapshot: StudySnapshot) -> Step:
@@ -213,7 +214,7 @@ def _has_worker_for(context: Context, session: Session, study_id: str, purpose: 
 
 
 def _with_workers(snapshot: StudySnapshot, purpose: RunPurpose, *, is_able: bool) -> StudySnapshot:
-    """Copy of a study's snapshot in which is recorded whether a live worker supports runs of a purpose."""
+    """Copy of a study's snapshot that says whether a live worker supports the runs which older workers do not know."""
     if purpose == RunPurpose.RECIPE:
         return replace(snapshot, has_recipe_worker=is_able)
     if purpose == RunPurpose.REHEARSAL:
@@ -222,7 +223,7 @@ def _with_workers(snapshot: StudySnapshot, purpose: RunPurpose, *, is_able: bool
 
 
 def _lock_study(context: Context, session: Session, open_study: OpenStudy) -> StudyRow | None:
-    """Lock a study until the transaction ends. None: the study may get no run."""
+    """Lock a study until the transaction ends; None if the study may get no run."""
     if open_study.is_background:
         # The budget's row is locked before the study's: see note [lock order].
         retune_budget.lock_ledger(session)

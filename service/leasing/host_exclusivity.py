@@ -28,26 +28,28 @@ from shardtune.service.process.context import Context
 # A waiting worker asks at least every few seconds, and its last-seen time is written every 15 s: three writes must have
 # been missed.
 _SILENT = timedelta(seconds=45)
-"""Time since a worker's last request after which the worker loses its place in its host's queue."""
+"""Time without a request after which a worker loses its place in the queue for its host."""
 
 Outcome = TypeVar("Outcome", Measurement, Failure)
 
 
 _SHARING = (RunPurpose.MODEL_SUMMARY, RunPurpose.SEARCH, RunPurpose.REHEARSAL)
-"""Purposes of runs that may execute while other workers of the same host are busy, because their times decide nothing.
+"""Purposes of runs that may execute while other workers of the same host are busy, because the times that these runs
+measure decide nothing.
 """
 
 
 def needs_exclusive_host(purpose: RunPurpose, system_study: SystemStudy | None) -> bool:
-    """Whether a run needs its host alone, with no other worker's run beside it: true for validation runs, resume
-    checks, traces, canaries and challenges.
+    """Whether a run needs its host alone, so that no other worker's run may execute beside it. True for validation
+    runs, resume checks, traces, canaries (repeated runs of recommended configurations) and challenges.
     """
     is_search = system_study is None or system_study.kind == SystemStudyKind.SEARCH
     return not is_search or purpose not in _SHARING
 
 
 def admits(context: Context, session: Session, study: StudyRow, run: RunRow, worker: WorkerRow) -> bool:
-    """Whether a waiting run may begin on a worker that shares its host; if not, the worker is queued for the host.
+    """Whether a waiting run may begin on a worker that shares its host with others. If it may not, the worker enters
+    the queue for the host.
 
     The caller has locked the study, and leases the run in this transaction.
     """
@@ -74,8 +76,8 @@ def admits(context: Context, session: Session, study: StudyRow, run: RunRow, wor
 
 
 def must_wait_for(partition: HostPartition, own_wait: HostWait, co_tenant: CoTenant) -> bool:
-    """Whether a run on a host partition has to wait for another worker on the same host: because that worker executes a
-    run now, or is ahead in the queue.
+    """Whether a run on a part of a host (a host partition) has to wait for another worker on the same host: because
+    that worker executes a run now, or is ahead in the queue.
     """
     if co_tenant.purpose is not None:
         co_tenant_is_exclusive = needs_exclusive_host(co_tenant.purpose, co_tenant.system_study)
@@ -90,8 +92,8 @@ def must_wait_for(partition: HostPartition, own_wait: HostWait, co_tenant: CoTen
 
 
 def with_co_tenants(session: Session, run: RunRow, ended: JudgedEnd) -> JudgedEnd:
-    """Add to a run's measurement the number of other workers that ran something on the same host meanwhile. The caller
-    has locked the run.
+    """Add to a run's measurement how many other workers executed something on the same host while the run was
+    measured. The caller has locked the run.
     """
     count = hosts.count_concurrent_workers(session, run) if run.host_id is not None else 0
     if not count:

@@ -27,7 +27,9 @@ from shardtune.tuner.verdict.whole_steps import WHOLE_STEP_BLOCK
 
 
 def lease(context: Context, session: Session, study: StudyRow, run: RunRow) -> Lease:
-    """Build the lease message of a run's current attempt."""
+    """Build the message that gives a worker its lease of a run: the task, and the limits of the run's current
+    attempt.
+    """
     assert run.state is TrialState.RUNNING and run.started_at is not None
     settings = context.settings
     # Limits are sent as seconds from now, not as times: the worker's clock may be wrong, and it must count on a
@@ -51,22 +53,22 @@ def lease(context: Context, session: Session, study: StudyRow, run: RunRow) -> L
 
 
 def deadline_s(context: Context, study: StudyRow, run: RunRow) -> float:
-    """Maximum duration of a run in seconds, which the lease tells the worker."""
+    """Maximum duration of a run in seconds, which the lease states for its worker."""
     return run_limits.of(context.settings, run, task_of(context, study, run), _parameters(study)).deadline_s
 
 
 def foreseen_s(context: Context, study: StudyRow, run: RunRow) -> float:
-    """Number of seconds that a waiting run is not expected to exceed."""
+    """Number of seconds within which a waiting run is expected to end."""
     return run_limits.foreseen_s(run, task_of(context, study, run), _parameters(study))
 
 
 def _parameters(study: StudyRow) -> int:
-    """Number of the model's parameters; 0 before the model summary is known."""
+    """Number of the model's parameters; 0 as long as no worker has counted them."""
     return study.model_summary.parameters if study.model_summary is not None else 0
 
 
 def why_inexpressible(context: Context, study: StudyRow, run: RunRow, protocol_version: int) -> str | None:
-    """Reason why a run's task cannot be expressed in a worker's protocol version; None if it can."""
+    """Reason why a run's task cannot be expressed in the protocol version that a worker speaks; None if it can."""
     if protocol_version >= PROTOCOL_VERSION:
         return None
     task = task_of(context, study, run)
@@ -74,7 +76,7 @@ def why_inexpressible(context: Context, study: StudyRow, run: RunRow, protocol_v
 
 
 def task_of(context: Context, study: StudyRow, run: RunRow) -> Task:
-    """Build the task of a run."""
+    """Build the task that a worker has to execute for a run."""
     spec = study.spec
     if run.trial is None:
         return ModelSummaryTask(model=spec.model, workload=spec.workload)
@@ -108,8 +110,8 @@ def task_of(context: Context, study: StudyRow, run: RunRow) -> Task:
 
 
 def _measure_plan(default_plan: MeasurePlan, study: StudyRow, run: RunRow, trial: TrialRow) -> MeasurePlan:
-    """Measurement plan (warm-up, number and length of timed windows) as precise as the decision requires that the run
-    is for.
+    """Measurement plan of a run (warm-up, number and length of its timed windows). Its precision depends on the
+    decision that the run is for.
     """
     if run.recipe is not None:
         # Whole steps: losses of two recipes compare over the batches that a training has.

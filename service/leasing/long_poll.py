@@ -58,7 +58,9 @@ async def lease(context: Context, http: Request, request: LeaseRequest) -> Lease
 
 
 def _check_in(context: Context, request: LeaseRequest) -> Lease | claim.Idle:
-    """Find the worker's live lease, else lease the next run of a comparison block that the worker has begun."""
+    """Return the lease that the worker still has, else lease the next run of a comparison block (runs executed
+    directly after each other) that the worker has begun.
+    """
     # Nobody else may take that run, so this claim does not queue behind other workers of the kind.
     begun = context.planner_cache.take_begun_block(request.session)
     entry = claim.record_request(context, request)
@@ -75,8 +77,8 @@ async def _claim_in_turn(
     at_once_s: float | None,
     worker: WorkerRow | None,
 ) -> Lease | None:
-    """Claim a run for a worker, unless another claim has meanwhile found no work for workers of the same kind. The
-    caller has locked this kind of worker.
+    """Claim a run for a worker, unless another worker of the same kind (equal hardware and software) was meanwhile
+    told that there is no work. The caller holds the lock of this kind.
     """
     work_signal, sender = context.work_signal, context.principal.sender
     if context.stopping or not work_signal.may_have_work(entry.worker_kind, entry.worker.id, at_once_s):
@@ -94,7 +96,7 @@ async def _claim_in_turn(
 
 
 def _claim_if_authorized(context: Context, request: LeaseRequest, worker: WorkerRow | None) -> Lease | claim.Idle:
-    """Claim a run for a worker.
+    """Search for a run for a worker, and lease it to the worker.
 
     Raises:
         _KeyRevoked: the API key is no longer valid.
@@ -105,8 +107,8 @@ def _claim_if_authorized(context: Context, request: LeaseRequest, worker: Worker
 
 
 async def keep_looking(context: Context) -> None:
-    """Poll the versions of running studies while any request for work waits, and pass them to the work signal; runs
-    until cancelled.
+    """Read the version numbers of the running studies at intervals while any request for work waits, and pass them to
+    the work signal, which wakes these requests; runs until cancelled.
     """
 
     async def step() -> None:

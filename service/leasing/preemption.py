@@ -12,8 +12,8 @@ from shardtune.service.workers import compatibility
 
 
 def preempt_if_needed(context: Context, run_id: str, worker_session: str) -> None:
-    """End a run of a system study (retune or canary) if a user's study needs its worker. The run is repeated later, and
-    this end does not count as a try.
+    """End a run of a study that the service created to measure or check a recommendation again, if a user's study
+    needs the worker. The run is repeated later, and the ended attempt does not count as a failed one.
     """
     with context.db.read() as session:
         run, worker = leases.get(session, run_id), workers.by_session(session, worker_session)
@@ -38,7 +38,9 @@ def _is_leased_to(run: RunRow, worker_session: str) -> bool:
 
 
 def _is_needed_by_user(session: Session, worker: WorkerRow) -> bool:
-    """Whether a user's study needs a worker: the worker can run it, and no run of the study executes at the moment."""
+    """Whether a study of a user needs this worker: the worker can run the study, and no run of the study executes
+    now.
+    """
     if worker.is_draining:
         return False
     busy = studies.with_running_runs(session)

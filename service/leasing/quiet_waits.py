@@ -21,7 +21,7 @@ _MEASURING = (RunPurpose.SEARCH, RunPurpose.VALIDATION, RunPurpose.RECIPE)
 
 
 def order(session: Session, study: StudyRow, run: RunRow) -> QuietWait | None:
-    """Instruction for a worker to wait for a quiet machine before it starts a run. None: the study does not ask for
+    """Instruction for a worker to wait for a quiet machine before it starts a run; None if the study does not ask for
     this, or has used up its waiting time.
     """
     allowed_s = study.spec.wait_for_quiet_s
@@ -39,5 +39,7 @@ def order(session: Session, study: StudyRow, run: RunRow) -> QuietWait | None:
 
 
 def waited_so_far(progress: Progress | None) -> float | None:
-    """Seconds that the attempts at a run have waited for a quiet machine; None if they did not wait."""
+    """Seconds for which the attempts at a run have waited until no other program used the machine; None if they did
+    not wait.
+    """
     return progress.waited_s if progress is not None else None

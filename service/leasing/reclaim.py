@@ -20,14 +20,14 @@ from shardtune.service.process.context import Context
 
 
 def sweep(context: Context) -> None:
-    """End every attempt with an expired lease or a passed deadline."""
+    """End every attempt at a run whose lease has expired or whose deadline has passed."""
     expiry.sweep(context)
     end_overdue_attempts(context)
 
 
 def end_overdue_attempts(context: Context) -> int:
-    """End every attempt whose deadline has passed, unless its run has progressed; returns the number of ended
-    attempts.
+    """End every attempt at a run whose deadline has passed; a run that has progressed gets a later deadline instead.
+    Returns the number of ended attempts.
     """
     with context.db.read() as session:
         overdue = leases.overdue(session, context.now())
@@ -52,8 +52,8 @@ def _end_overdue(context: Context, run: RunRow) -> bool:
 
 
 def _is_overdue(context: Context, locked_run: LockedRun) -> bool:
-    """Whether the deadline of a running attempt has passed. If the run has progressed since the last extension, the
-    deadline is extended first.
+    """Whether the deadline of a running attempt has passed. If the run has progressed since the deadline was last
+    extended, it is extended first.
     """
     run, now = locked_run.run, context.now()
     assert run.started_at is not None
@@ -84,7 +84,9 @@ def _overdue_end(context: Context, locked_run: LockedRun) -> JudgedEnd:
 
 
 async def keep_sweeping(context: Context) -> None:
-    """Take the due steps left by a killed service, then end expired attempts at intervals until cancelled."""
+    """Take the steps that a killed service left undone, then end attempts at runs with an expired lease or a passed
+    deadline, at intervals until cancelled.
+    """
     # Without this loop no lost run would ever be retried.
     task: Callable[[Context], object] = advance.catch_up
 

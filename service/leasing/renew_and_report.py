@@ -31,14 +31,14 @@ _RESULT_FIELD = {
     RunPurpose.REHEARSAL: "rehearsal",
     RunPurpose.TRACE: "diagnosis",
 }
-"""Name of the report field that contains the result of a run, by the run's purpose. Runs of other purposes report a
-measurement.
+"""Name of the field of a report that contains the result, by the purpose of the run. Runs of all other purposes
+report a measurement.
 """
 
 
 def renew(context: Context, run_id: str, heartbeat: Heartbeat) -> HeartbeatAnswer:
-    """Extend a worker's lease and store the progress of its run; tells the worker to stop if the run was taken away
-    from it.
+    """Extend a worker's lease and store the progress of its run; the response tells the worker to stop if the run was
+    taken away from it.
     """
     check_protocol(heartbeat.protocol_version)
     now, lease_s = context.now(), context.settings.lease_s
@@ -121,7 +121,9 @@ def apply_report(context: Context, run_id: str, report: Report) -> ReportAnswer:
 
 
 def _validation_gpu_seconds(before: StudySnapshot, run: RunRow, charged: float) -> float:
-    """GPU-seconds of all final comparisons of a study so far, from the snapshot taken before the present report."""
+    """GPU-seconds of all final comparisons (paired runs that decide) of a study so far: those in the snapshot from
+    before the present report, and those that the report adds.
+    """
     # A query would make SQLAlchemy flush the pending changes first, and the rest again later.
     _, spent_s = before.final_comparison_cost
     return spent_s + (charged if run.purpose == RunPurpose.VALIDATION else 0.0)
@@ -146,7 +148,9 @@ def _check_is_leaseholder(run: RunRow, attempt: AttemptRow | None, report: Repor
 
 
 def _check_single_result(run: RunRow, report: Report) -> None:
-    """Check that a report contains exactly one result, of the kind that belongs to the run's purpose."""
+    """Check that a report contains exactly one result, and that this result is of the kind that the run's purpose
+    requires.
+    """
     expected = _RESULT_FIELD.get(run.purpose, "measurement")
     reported = [name for name in _RESULT_FIELDS if getattr(report, name) is not None]
     if len(reported) != 1 or reported[0] not in (expected, "failure"):
@@ -175,7 +179,7 @@ def _judged_end(report: Report, key: str, diagnosis: Diagnosis | None, charged: 
 
 
 def why_lost(attempt: AttemptRow | None, worker_session: str) -> str:
-    """Reason why a worker session no longer has the lease of an attempt, for the worker's log."""
+    """Reason why a worker session no longer has its lease of a run, in words for the worker's log."""
     if attempt is None or attempt.worker_session != worker_session:
         return "the lease belongs to another session"
     if attempt.end == TrialState.CANCELLED.value:

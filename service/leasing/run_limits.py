@@ -19,35 +19,39 @@ from shardtune.db.tables.trials import RunRow, TrialRow
 from shardtune.service.settings import Settings
 
 _SLOWDOWN = 3
-"""Factor by which a step may be slower than predicted without exceeding the run's time limit. For even slower steps,
-the worker extends the limit by the measured step time.
+"""Factor by which a step may be slower than predicted without exceeding the run's time limit. If steps are even
+slower, the worker extends the limit according to the measured step time.
 """
 
 
 _OVERDUE_FACTOR = 2
-"""Factor by which an attempt may outlast its worker's deadline before the service ends it. It leaves time to wait for
-devices before the launch, and to send traces and the report after the end.
+"""Factor by which an attempt at a run may outlast the time limit that its worker applies, before the service ends the
+attempt. It leaves time to wait for devices before the launch, and to send traces and the report after the end.
 """
 _MOST_EXTENSION = 10
-"""Largest factor by which progress extends a run's deadline. Service and worker (`workers.agent.supervise`) use the
-same factor."""
+"""Maximum factor by which a run's deadline is extended because the run makes progress. The service and the worker
+(`workers.agent.supervise`) use the same factor."""
 
 
 class LeaseLimits(NamedTuple):
-    """Time limits of a run in seconds: the total since its start, and the time without any progress."""
+    """Time limits of a run in seconds: for the whole run since its start, and for a time in which it makes no
+    progress.
+    """
 
     deadline_s: float
     no_progress_s: float
 
 
 def deadline_at(started_at: datetime, deadline_s: float) -> datetime:
-    """Time at which the service ends an attempt: later than `deadline_s`, the limit that the worker itself applies."""
+    """Time at which the service ends an attempt at a run. It is later than the limit of `deadline_s` seconds that the
+    worker applies itself.
+    """
     return started_at + timedelta(seconds=_OVERDUE_FACTOR * deadline_s)
 
 
 def extended_deadline(run: RunRow, deadline_s: float, waited_s: float, now: datetime) -> datetime | None:
-    """Later deadline of an overdue run that has progressed since its last extension; None if it has not, or if the
-    largest extension is used up.
+    """Later deadline of a run that has passed its deadline but progressed since the last extension. None if it has
+    not progressed, or has used up the largest extension.
 
     `waited_s`: seconds for which the run has waited for a quiet machine. Its deadline does not run meanwhile.
     """
@@ -62,18 +66,18 @@ def extended_deadline(run: RunRow, deadline_s: float, waited_s: float, now: date
 
 
 _SLOW_DISK = 100e6
-"""Bytes per second of the slowest disk on which a resume check may end in time: shared folders and small cloud disks
-reach 125 MB/s."""
+"""Bytes per second of the slowest disk on which the checkpoint of a resume check can be saved and loaded in time:
+shared folders and small cloud disks reach 125 MB/s."""
 _USUAL_DISK = 500e6
 
 
 def _checkpoint_s(task: Task, parameters: int, bytes_per_s: float) -> float:
-    """Seconds to save and load the checkpoint of a resume check; 0 for other tasks."""
+    """Seconds needed to save and load the checkpoint of a resume check; 0 for a task of another kind."""
     return 2 * MOST_BYTES_PER_PARAMETER * parameters / bytes_per_s if isinstance(task, ResumeTask) else 0.0
 
 
 def of(settings: Settings, run: RunRow, task: Task, parameters: int = 0) -> LeaseLimits:
-    """Time limits of a run with this task. `parameters`: number of the model's parameters."""
+    """Time limits of a run that executes this task. `parameters` is the number of the model's parameters."""
     if run.trial is None or isinstance(task, ModelSummaryTask):
         return LeaseLimits(settings.run_deadline_s, settings.no_progress_s)
     if isinstance(task, TargetRehearsalTask):
@@ -85,18 +89,18 @@ def of(settings: Settings, run: RunRow, task: Task, parameters: int = 0) -> Leas
 
 
 _START_AND_END_S = 60.0
-"""Seconds for starting and ending a run, assumed for trials that have not run before."""
+"""Seconds that starting and ending a run is assumed to take if its trial has not run before."""
 _REHEARSED_PART_S = 60.0
-"""Expected seconds of one process of a rehearsal (first steps at the target's number of ranks, without timing); 8 to 62
-s of a core were measured for layouts of a 70B model.
+"""Expected seconds of one process of a rehearsal, which runs the first steps at the target's number of ranks without
+timing them. For layouts of a 70B model, 8 to 62 s of one core were measured.
 """
 _SPARE_FACTOR = 1.5
-"""Safety factor on the expected duration of a run."""
+"""Factor by which the expected duration of a run is increased, to be on the safe side."""
 
 
 def foreseen_s(run: RunRow, task: Task, parameters: int = 0) -> float:
-    """Upper estimate of a run's duration in seconds, from the search run of its trial, else from the predicted step
-    time. `parameters`: number of the model's parameters.
+    """Upper estimate of a run's duration in seconds. It is based on the search run of the same trial, if there is
+    one, else on the predicted step time. `parameters`: number of the model's parameters.
     """
     if run.trial is None or isinstance(task, ModelSummaryTask):
         return _START_AND_END_S
@@ -118,8 +122,8 @@ def foreseen_s(run: RunRow, task: Task, parameters: int = 0) -> float:
 
 
 def _step_count(task: TrialTask | ResumeTask | TraceTask) -> float:
-    """Smallest number of steps that a task's measurement plan requires, after the longest warm-up that the plan
-    allows.
+    """Minimum number of steps of a task: the longest warm-up that its measurement plan allows, and the fewest timed
+    steps that the plan requires.
     """
     if isinstance(task, TraceTask):
         return task.warmup_steps + _SLOWDOWN * task.steps
@@ -131,13 +135,13 @@ def _step_count(task: TrialTask | ResumeTask | TraceTask) -> float:
 
 
 def _measured_step_s(trial: TrialRow) -> float | None:
-    """Step time in seconds measured by the trial's search run. None: not measured."""
+    """Step time in seconds measured by the trial's search run; None if that run measured none."""
     measured = next((run.measurement for run in trial.runs if run.purpose == RunPurpose.SEARCH), None)
     return None if measured is None else measured.step_time_s
 
 
 def _predicted_step_s(trial: TrialRow, task: TrialTask | ResumeTask | TraceTask) -> float | None:
-    """Predicted step time of a trial in seconds. None: no prediction exists."""
+    """Predicted step time of a trial in seconds; None if there is no prediction."""
     if trial.prediction is None or trial.prediction.tokens_per_s_per_gpu is None:
         return None
     return task.workload.tokens_per_step / trial.prediction.tokens_per_s_per_gpu / task.cluster.world_size

@@ -25,14 +25,14 @@ log = logging.getLogger(__name__)
 # Written on every request it would cost a write transaction per idle worker every few seconds; workers count as live
 # for 90 s.
 SEEN_WRITE_INTERVAL = timedelta(seconds=15)
-"""Minimum interval between two writes of a worker's last-seen time."""
+"""Minimum interval between two writes of the time at which a worker sent its last request."""
 
 
 def start_waiting(
     context: Context, session: Session, study: StudyRow, run: RunRow, worker: WorkerRow, asking: WorkRequest
 ) -> Granted | NoRun | HostBusy:
-    """Lease a worker a waiting run, or return the ids of the workers for which that run is reserved. No run is leased
-    if the worker must end too soon.
+    """Lease a worker a run that waits, or return the ids of the workers for which that run is reserved. No run is
+    leased if the worker has to end before the run would.
     """
     if asking.ends_in_s is not None and lease_message.foreseen_s(context, study, run) > asking.ends_in_s:
         return NoRun()
@@ -78,8 +78,8 @@ def _start_run(context: Context, session: Session, study: StudyRow, run: RunRow,
 
 
 def renew_lease(context: Context, session: Session, run: RunRow) -> Lease | None:
-    """Renew the lease that a worker session already has. None: the lease was lost just now, or was sent so often that
-    the worker seems unable to read it.
+    """Renew the lease that a worker session already has. None if the lease was lost just now, or if it was sent so
+    often that the worker seems unable to read it.
     """
     # An answer that never arrived makes the worker ask again; it must get the run it already holds instead of a second
     # one.

@@ -23,14 +23,15 @@ from shardtune.service.workers.registry import worker_of_session
 log = logging.getLogger(__name__)
 
 MOST_LEASE_REPEATS = 5
-"""Maximum number of times that a lease is sent again to a worker that asks for work although it has a lease. Lost
-responses explain a few repetitions; each one renews the lease.
+"""Maximum number of times that the same lease is sent again to a worker that asks for work although it has a lease.
+The worker may have missed a few responses; each repetition renews the lease.
 """
 _REMEDY = "install the service's release on it and restart it, or `shardtune workers resume` it"
 
 
 def take_back_unreadable(context: Context, run_id: str, message: UnreadableLease) -> ReportAnswer:
-    """Take back a run at once whose lease its worker cannot read; the run waits for another worker.
+    """Take back a run at once because its worker reports that it cannot read the lease; the run waits for another
+    worker.
 
     Raises:
         NotFound: the run does not exist.
@@ -56,7 +57,7 @@ def take_back_unreadable(context: Context, run_id: str, message: UnreadableLease
 
 
 def take_back_unread(context: Context, run: RunRow) -> bool:
-    """Take back a run whose worker still asks for work after its lease was sent again the maximum number of times;
+    """Take back a run whose worker keeps asking for work although its lease was sent again as often as allowed;
     returns whether the run was taken back.
     """
     if run.lease_repeats < MOST_LEASE_REPEATS:
@@ -78,7 +79,9 @@ def _take_back(
 
 
 def _set_aside(session: Session, locked_run: LockedRun, worker_session: str, cause: str) -> None:
-    """Give a worker no more runs, and store the reason on the worker and on the study."""
+    """Give a worker no more runs, and store the reason with the worker and with the study whose lease it could not
+    read.
+    """
     study, run = locked_run.study, locked_run.run
     assert run.worker_id is not None
     worker = workers.lock(session, run.worker_id)

@@ -49,11 +49,14 @@ log = logging.getLogger(__name__)
 
 # More than two means that other processes race this one; the next request or sweep goes on.
 _MAX_STEPS = 8
-"""Maximum number of steps that a study takes in a row; without a worker a study needs at most two."""
+"""Maximum number of steps that a study takes directly after each other. As long as no worker is involved, at most two
+are ever needed.
+"""
 
 
 def advance(context: Context, study_id: str, current: StudySnapshot | None = None) -> bool:
-    """Take every step of a study that needs no worker: end the search, choose the finalists, store the result.
+    """Take all steps of a study that are due and need no worker, such as to end the search, choose the finalists or
+    store the result.
 
     Returns whether any step was taken. `current`: the study's present snapshot, if the caller has it.
     """
@@ -77,10 +80,12 @@ def advance(context: Context, study_id: str, current: StudySnapshot | None = Non
 def begin_next(
     context: Context, session: Session, locked_run: LockedRun, snapshot: StudySnapshot
 ) -> tuple[StudySnapshot, bool]:
-    """Add the next run of a user's final comparison in the same transaction that ended the previous run.
+    """Add the next run of a user's final comparison (paired runs that decide) in the same transaction that ended the
+    previous run.
 
-    Returns the study's snapshot with this run, and whether the run belongs to the same comparison block as the previous
-    one. `snapshot`: the study after the previous run's end. The caller has locked the study.
+    Returns the study's snapshot with the new run, and whether the new run belongs to the same comparison block (runs
+    executed directly after each other) as the previous one. `snapshot` is the study after the end of the previous
+    run. The caller has locked the study.
     """
     # One transaction saves the worker a round of planning between two runs of a block: it takes the new run with one
     # query. Other studies go through `advance`.
@@ -101,7 +106,7 @@ def begin_next(
 
 
 def snapshot_after(snapshot: StudySnapshot, step: Step, version: int, state: TrialState) -> StudySnapshot:
-    """Snapshot of a study after a step has added a run, built without reading the study again."""
+    """Return the state of a study after a step has added a run, computed without reading the study again."""
     # Derived, not read: reading a study's whole history for each new run would cost the more the longer the study runs.
     snapshot = replace(
         snapshot,
@@ -145,7 +150,9 @@ def _read(context: Context, study_id: str) -> StudySnapshot:
 
 
 def read_snapshot(context: Context, session: Session, study: StudyRow) -> StudySnapshot:
-    """Read a study's snapshot in this transaction; the study's history is read only if its version has changed."""
+    """Return a study's snapshot, read in this transaction. The study's history is read only if its version has
+    changed since the cached snapshot.
+    """
     cached = context.planner_cache.snapshot(study.id, study.version)
     if cached is not None:
         open_states = leases.open_states(session, [study.id]).get(study.id, set())
@@ -156,8 +163,8 @@ def read_snapshot(context: Context, session: Session, study: StudyRow) -> StudyS
 
 
 def catch_up(context: Context) -> None:
-    """Take the steps that are still due for studies because the service was killed: a report is stored first, and its
-    consequences follow in later transactions.
+    """Take the steps of studies that are still due because the service was killed between two transactions. A
+    worker's report is stored in the first one, and its consequences follow in later ones.
     """
     with context.db.read() as session:
         running = studies.running_versions(session)
@@ -165,7 +172,7 @@ def catch_up(context: Context) -> None:
 
 
 def plan_step(context: Context, snapshot: StudySnapshot, may_ask: bool) -> Step:
-    """Plan a study's next step. An exception in the planner fails the study."""
+    """Plan a study's next step. If the planner raises an exception, the step is to fail the study."""
     # Planning is pure, so it would raise again at every request, and no study behind this one would get a worker.
     try:
         if snapshot.system_study is not None and snapshot.system_study.kind != SystemStudyKind.SEARCH:
@@ -178,9 +185,10 @@ def plan_step(context: Context, snapshot: StudySnapshot, may_ask: bool) -> Step:
 
 
 def still_holds(context: Context, session: Session, study: StudyRow, step: Step, snapshot: StudySnapshot) -> bool:
-    """Whether a planned trial may still be added although the study's version has changed since planning.
+    """Whether a planned trial may still be added to a study although the study's version has changed since the
+    planning.
 
-    The caller has locked the study and has its ask lock.
+    The caller has locked the study and holds its ask lock, with which only one process plans the study at a time.
     """
     # Sampling takes longest, so runs often end meanwhile. Their results reach the sampler one trial later, as those of
     # runs that end right after do; throwing the plan away would only cost time.
@@ -203,8 +211,8 @@ def apply_step(
 ) -> RunRow | None:
     """Apply one planned step to a study; returns the run that the step adds, if any.
 
-    The caller has locked the study. The step must have been planned for the study's present version, or `still_holds`
-    must be true.
+    The caller has locked the study. The step must have been planned for the study's present version, unless
+    `still_holds` says that it still applies.
     """
     now, extra = context.now(), {"study": study.id}
     run: RunRow | None = None

@@ -12,14 +12,15 @@ from shardtune.db.tables.studies import StudyRow
 from shardtune.db.tables.trials import AttemptRow, RunRow
 
 _CLOCK_ERROR_S = 6.0
-"""Tolerance in seconds between an attempt's duration as measured by its worker and by the service: the lease and the
-report take time to arrive, and service replicas read the database's clock at different moments.
+"""Tolerance in seconds between the durations of an attempt that its worker and the service measure. They differ
+because the lease and the report take time to arrive, and because service replicas read the database's clock at
+different moments.
 """
 
 
 def reported(study: StudyRow, run: RunRow, attempt: AttemptRow, gpu_seconds: float, now: datetime) -> float:
-    """GPU-seconds of an attempt that its worker reports now: the worker's figure, limited to what the time since the
-    lease allows.
+    """GPU-seconds that are charged for an attempt when its worker reports the end: the figure that the worker
+    reports, if it agrees with the time since the lease began, else the nearest figure that does.
 
     The caller has already stored the waiting time that the report states in the run's progress.
     """
@@ -35,8 +36,8 @@ def reported(study: StudyRow, run: RunRow, attempt: AttemptRow, gpu_seconds: flo
 
 
 def until_silence(study: StudyRow, run: RunRow, lease_s: float) -> float:
-    """GPU-seconds of an attempt up to the last request of its worker, which is one lease duration before the lease
-    expires."""
+    """GPU-seconds that are charged for an attempt whose worker has fallen silent: those until the worker's last
+    request, which came one lease duration before the lease expires."""
     if run.started_at is None or run.lease_until is None:
         return 0.0
     alive_s = (run.lease_until - run.started_at).total_seconds() - lease_s - allowed_wait_s(study, run)
@@ -44,14 +45,16 @@ def until_silence(study: StudyRow, run: RunRow, lease_s: float) -> float:
 
 
 def until(study: StudyRow, run: RunRow, now: datetime) -> float:
-    """GPU-seconds of a running attempt from its start until now, without the time that it waited for a quiet machine."""
+    """GPU-seconds of a running attempt from its start until now; the time in which it waited for a quiet machine is
+    left out.
+    """
     assert run.started_at is not None
     return max(0.0, (now - run.started_at).total_seconds() - allowed_wait_s(study, run)) * _rank_count(study, run)
 
 
 def allowed_wait_s(study: StudyRow, run: RunRow) -> float:
-    """Seconds that a run's attempts have waited for a quiet machine: the worker's figure, at most the waiting time that
-    the study allows.
+    """Seconds for which a run's attempts have waited for a quiet machine, as the worker says, but no more than the
+    study allows.
     """
     claimed_s = run.progress.waited_s if run.progress is not None else None
     return min(claimed_s or 0.0, study.spec.wait_for_quiet_s or 0.0)

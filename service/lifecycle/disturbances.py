@@ -11,8 +11,9 @@ from shardtune.tuner.verdict import disturbance
 
 
 def judge(session: Session, locked_run: LockedRun, measurement: Measurement) -> Measurement | Failure:
-    """Check a run's measurement for disturbance by other programs. Returns a failure if the run is to be repeated; else
-    the measurement, marked as disturbed if it is, with the number of CPU cores that were left for its ranks.
+    """Check whether other programs disturbed a run's measurement. If the run must therefore be repeated, returns a
+    failure. Else returns the measurement, with a mark if it is disturbed, and with the number of CPU cores that were
+    left for the run's ranks.
 
     The caller has locked the run.
     """

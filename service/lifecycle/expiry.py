@@ -19,7 +19,7 @@ from shardtune.service.process.context import Context
 
 
 def sweep(context: Context) -> int:
-    """End every attempt with an expired lease; returns the number of expired leases."""
+    """End every attempt at a run whose lease has expired; returns their number."""
     with context.db.read() as session:
         # Read without locks; each attempt is checked again under its lock, since its worker may renew meanwhile.
         expired = leases.expired(session, context.now())
@@ -34,7 +34,7 @@ def _end_expired(context: Context, run: RunRow) -> bool:
 
 
 def end_message(reason: str) -> str:
-    """Message of the failure with which the service ends an attempt."""
+    """Message of the failure that is stored with an attempt when the service ends it."""
     return f"the attempt ended because {reason}"[:4000]
 
 
@@ -46,11 +46,11 @@ def end_lost_attempt(
     is_release: bool = False,
     after_end: Callable[[Session, LockedRun], None] = lambda _session, _locked_run: None,
 ) -> bool:
-    """End the current attempt of a run as `worker_lost` if `condition` is true for the locked run; returns whether it
-    was ended.
+    """End the current attempt at a run as `worker_lost` if `condition` is true for the run while it is locked;
+    returns whether the attempt was ended.
 
-    `is_release`: end the attempt as if the worker had returned the run, which does not count as a fault. `after_end`:
-    further changes of the same transaction.
+    With `is_release`, the attempt ends as if the worker had returned the run, which does not count as a fault.
+    `after_end` makes further changes in the same transaction.
     """
     with context.db.write() as session:
         locked_run = lock_run(session, run_id)
@@ -70,7 +70,9 @@ def end_lost_attempt(
 
 
 def advance_after_end(context: Context, run: RunRow, ended: JudgedEnd) -> None:
-    """Count the end of an attempt, and take the study's next steps; call it after the commit of the end."""
+    """Count the end of an attempt at a run in the metrics, and take the study's next steps. Call it after the
+    transaction that ended the attempt.
+    """
     context.metrics.count_end(run.purpose, ended.end, ended.gpu_seconds)
     # In transactions of its own; if the process dies here, `advance.catch_up` does it at the next start.
     advance.advance(context, run.study_id)

@@ -19,7 +19,7 @@ class LockedRun:
     study: StudyRow
     run: RunRow
     attempts: Sequence[AttemptRow]
-    """All attempts at the locked run, in order."""
+    """All attempts at the run, in order, including those that failed."""
 
     def attempt(self, number: int) -> AttemptRow | None:
         """Attempt of the locked run with this number; None if there is none."""
@@ -27,7 +27,7 @@ class LockedRun:
 
     @property
     def ends(self) -> list[AttemptEnd]:
-        """Ways in which the finished attempts at the locked run ended, in order."""
+        """Ways in which the finished attempts at the run ended, in order."""
         return [row.end for row in self.attempts if row.end is not None]
 
     @cached_property
@@ -49,7 +49,7 @@ class LockedRun:
 
 
 def lock_run(session: Session, run_id: str) -> LockedRun | None:
-    """Lock a run and its study until the transaction ends. None: the run does not exist."""
+    """Lock a run and its study until the transaction ends; None if the run does not exist."""
     # The attempts are read after the lock: before it, another process could end one.
     rows = leases.lock_with_study(session, run_id)
     return LockedRun(*rows, leases.attempts(session, run_id)) if rows is not None else None

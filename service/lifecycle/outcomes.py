@@ -28,27 +28,28 @@ from shardtune.tuner.verdict import disturbance, ranking, resume_check
 log = logging.getLogger(__name__)
 
 _MAX_EQUAL_ENDS = 2
-"""Number of attempts ending in the same way after which a run is not repeated, so that a fault of the platform is
-retried once.
+"""Number of attempts that may end in the same way; after that, the run is not repeated. Two attempts mean that a
+fault of the platform is retried once.
 """
 # The study, or a measured trial, depends on these runs, so they get one try more. A lost node never counts by itself:
 # only the total number of tries ends the run.
 _MAX_EQUAL_ENDS_LENIENT = 3
-"""Number of attempts with the same failure after which a model-summary or validation run is not repeated.
+"""Number of times that a run may fail in the same way before it is not repeated. It applies to validation runs, and
+to runs that count the sizes and FLOPs of a study's model.
 """
 # A run that never ends the same way twice would otherwise be retried forever.
 _MAX_TRIES = 4
-"""Maximum number of attempts at one run, however they end."""
+"""Maximum number of attempts at one run, whatever ended them."""
 _MAX_RELEASES = 50
-"""Maximum number of times that workers may return a run without executing it. Restarts and preemptions of honest
-workers come minutes apart; a worker that returned every run caused 150 attempts in 19 s.
+"""Maximum number of times that workers may return one run without executing it. Restarts and preemptions of honest
+workers come minutes apart; a worker that returned every run at once caused 150 attempts in 19 s.
 """
 
 
 @dataclass(frozen=True)
 class JudgedEnd:
-    """Way in which an attempt ended, with exactly one result: a measurement, model summary, resume check (train, save,
-    resume), rehearsal, diagnosis or failure.
+    """Way in which an attempt at a run ended, with exactly one result: a measurement, model summary, resume check
+    (train, save, resume), rehearsal (untimed first steps), diagnosis or failure.
     """
 
     gpu_seconds: float
@@ -64,7 +65,7 @@ class JudgedEnd:
 
     @property
     def end(self) -> AttemptEnd:
-        """Value that stores this end in the attempt's database row."""
+        """Value of the column that stores how an attempt ended."""
         if self.is_release:
             return AttemptEnd.RELEASED
         return AttemptEnd(self.failure.kind) if self.failure else AttemptEnd.COMPLETE
@@ -73,9 +74,10 @@ class JudgedEnd:
 def next_state(
     purpose: RunPurpose, ended: JudgedEnd, earlier: Sequence[AttemptEnd], might_fit: bool = False
 ) -> TrialState:
-    """State of a run after an attempt has ended; `earlier` contains the ends of the previous attempts.
+    """State of a run after an attempt has ended; `earlier` contains the ends of the run's previous attempts.
 
-    `might_fit`: the run went out of memory near the limit, which must happen twice before it counts.
+    With `might_fit`, the run went out of memory near the limit. It is then tried once more before it counts as
+    infeasible.
     """
     failure = ended.failure
     if failure is None:
@@ -110,9 +112,10 @@ def next_state(
 
 
 def apply_end(session: Session, locked_run: LockedRun, reported_end: JudgedEnd, now: datetime) -> None:
-    """End the current attempt of a run, and update run, trial and study accordingly.
+    """End the current attempt at a run, and update the run, its trial and its study.
 
-    A measurement becomes a failure if it exceeds the memory limit, or if its losses diverge from the reference losses.
+    A measurement becomes a failure if it exceeds the memory limit, or if its losses diverge from the reference
+    losses.
     """
     study, run, attempt = locked_run.study, locked_run.run, locked_run.attempt(locked_run.run.attempt)
     assert run.state is TrialState.RUNNING and attempt is not None and attempt.end is None, "no live attempt"
@@ -135,7 +138,9 @@ def apply_end(session: Session, locked_run: LockedRun, reported_end: JudgedEnd, 
 
 
 def _close_run(run: RunRow, state: TrialState, reported_end: JudgedEnd, failure: Failure | None, now: datetime) -> None:
-    """Set the final columns of a run. A run that will be repeated keeps only the output of its attempt."""
+    """Set the columns of a run that describe its end. A run that will be repeated keeps only the text output of the
+    attempt.
+    """
     transitions.run(run, state, now)
     # A retried run must not show the failed attempt's values while it waits.
     is_over = state is not TrialState.WAITING
@@ -167,7 +172,7 @@ def _find_failure(session: Session, locked_run: LockedRun, reported_end: JudgedE
 
 
 def _is_near_memory_limit(study: StudyRow, run: RunRow, failure: Failure | None) -> bool:
-    """Whether a run went out of memory near the memory limit, so that it gets a second try."""
+    """Whether a run went out of memory so close to the limit that it gets a second try."""
     # Validation runs need no second try here: their trial has been measured before.
     if failure is None or run.trial is None or run.purpose != RunPurpose.SEARCH:
         return False
@@ -209,8 +214,8 @@ def _apply_to_trial_and_study(session: Session, locked_run: LockedRun, judged_en
 
 
 def _leaves_trial_unchanged(study: StudyRow, run: RunRow, judged_end: JudgedEnd) -> bool:
-    """Whether a failed resume check leaves its trial and the final comparison unchanged, because the platform failed or
-    the baseline had won.
+    """Whether a failed resume check leaves its trial and the final comparison (paired runs that decide) as they are:
+    because the platform failed, or because the trial is the baseline, which has won.
     """
     # The baseline is what its user runs today; a failed check is reported and takes nothing away.
     if run.purpose != RunPurpose.RESUME_CHECK:

@@ -5,8 +5,8 @@ from shardtune.db.tables.studies import StudyRow
 
 
 def restrict_backends(study: StudyRow, model_summary: ModelSummary) -> str | None:
-    """Remove backends that the user's script does not support from the study's search space. Returns the reason why the
-    study cannot run, or None.
+    """Remove from a study's search space the backends that the user's training script does not support. Returns the
+    reason why the study cannot run then, or None if it can.
     """
     if model_summary.backends is None:
         return None

@@ -17,11 +17,13 @@ from shardtune.tuner.freshness.fingerprints import stale_fields
 from shardtune.tuner.projection.rung_test import Rung
 
 _MOST_STUDIES = 4
-"""Maximum number of studies of one cluster size whose trials are read: those with the most trials, since reading each
-study is costly.
+"""Maximum number of studies of one cluster size whose trials are read, since reading each study is costly. The
+studies with the most trials are chosen.
 """
 _SIZE_FIELDS = frozenset({"nodes", "gpu_count", "gpu_links", "nics", "intra_node_gb_per_s", "inter_node_gb_per_s"})
-"""Fields of a fingerprint that may differ because the smaller cluster has fewer GPUs or nodes of the same kind."""
+"""Fields of a fingerprint (hardware and software versions) that may differ between a study and an earlier one on a
+smaller cluster, because that cluster has fewer GPUs or nodes of the same kind.
+"""
 
 ContendersOf = Callable[[StudySnapshot], Sequence[Contender]]
 """Function that returns the feasible trials of a study."""
@@ -50,8 +52,8 @@ def find(session: Session, snapshot: StudySnapshot, contenders_of: ContendersOf)
 
 
 def _rung(session: Session, on_it: Sequence[EndedStudy], contenders_of: ContendersOf) -> Rung:
-    """Return a smaller cluster with the trials of the studies on it; of a configuration that several studies measured,
-    the newest trial counts.
+    """Return a smaller cluster with the trials of the studies that ran on it. If several studies measured a
+    configuration, only the newest of these trials counts.
     """
     # A study of two or three trials, such as a confirmation, must not hide what a longer one measured there: each
     # configuration counts as the newest of the studies has it.

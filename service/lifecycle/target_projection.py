@@ -26,8 +26,9 @@ _TOO_LARGE = (FailureKind.OOM, FailureKind.OVER_LIMIT)
 
 
 def with_projection(context: Context, snapshot: StudySnapshot, step: Step) -> Step:
-    """Add the projection to the study's target (a larger cluster) to the step that completes a study; or return the
-    rehearsal that the projection still needs. Any other step is returned unchanged.
+    """Add a projection (prediction for the larger cluster that the study names as target) to the step that completes
+    a study, or return the rehearsal (untimed first steps) that the projection still needs. Any other step is returned
+    unchanged.
     """
     # Canaries and challenges repeat a few configurations: they say nothing new about the order on the target.
     repeats = snapshot.system_study is not None and snapshot.system_study.kind != SystemStudyKind.SEARCH
@@ -56,7 +57,9 @@ def _projected(context: Context, snapshot: StudySnapshot, result: StudyResult) -
 
 
 def _hardware(context: Context, snapshot: StudySnapshot) -> MeasuredHardware | None:
-    """Hardware rates (such as matmul and link speeds) that a worker measured under the study's fingerprint."""
+    """Hardware rates (such as matmul and link speeds) measured by a worker with the study's fingerprint (hardware and
+    software versions).
+    """
     with context.db.read() as session:
         row = studies.get(session, snapshot.study_id)
         if row is None or row.fingerprint_key is None:
@@ -65,13 +68,13 @@ def _hardware(context: Context, snapshot: StudySnapshot) -> MeasuredHardware | N
 
 
 def _smaller_rungs(context: Context, snapshot: StudySnapshot) -> list[Rung]:
-    """Smaller clusters on which earlier studies of the project measured the same work for each rank."""
+    """Smaller clusters on which earlier studies of the project gave each rank the same work as this study does."""
     with context.db.read() as session:
         return smaller_rungs.find(session, snapshot, _feasible)
 
 
 def _feasible(snapshot: StudySnapshot) -> list[Contender]:
-    """Measured trials of a study that fit into memory and reproduced the reference losses."""
+    """Measured trials of a study that fit into memory and reproduced the losses of the study's reference."""
     infeasible = agreement.final_parity_groups(
         snapshot.history, snapshot.rejected, snapshot.spec
     ).parity_groups.infeasible
@@ -85,7 +88,8 @@ def _feasible(snapshot: StudySnapshot) -> list[Contender]:
 def _answer(
     snapshot: StudySnapshot, hardware: MeasuredHardware | None, smaller: list[Rung]
 ) -> StudyProjection | NewRehearsalRun:
-    """Projection of a study's measurements to its target cluster, or the next rehearsal that the projection needs.
+    """Projection of a study's measurements to its target (a larger cluster), or the rehearsal (untimed first steps)
+    that the projection needs next.
 
     Raises:
         ValueError: the model's speed cannot be predicted, or no measured configuration can run on the target.

@@ -14,10 +14,12 @@ from shardtune.tuner.projection.rung_test import Rung
 from shardtune.tuner.projection.target_sizes import TargetSizes
 
 _REHEARSED = 2
-"""Number of configurations that are rehearsed (built and stepped with fake tensors) for a study's target: the projected
-best and its runner-up."""
+"""Number of configurations that are rehearsed (built and stepped with fake tensors) for a study's target, a larger
+cluster: the one projected to be the fastest there, and the next one."""
 _MOST_REHEARSED = 4
-"""Maximum number of rehearsals; after that, no replacement of a rejected configuration is rehearsed."""
+"""Maximum number of rehearsals of a study. Once it is reached, a configuration that takes the place of a rejected one
+is not rehearsed.
+"""
 
 
 def answer(
@@ -27,8 +29,8 @@ def answer(
     not_fitting: list[TrialConfig],
     smaller: list[Rung],
 ) -> StudyProjection | NewRehearsalRun:
-    """Projection to the target cluster with its rehearsals (untimed first steps), or the next rehearsal that it needs.
-    `smaller`: smaller clusters on which the same work for each rank was measured.
+    """Projection to the target cluster with its rehearsals (untimed first steps), or the next rehearsal that it
+    needs. `smaller` lists smaller clusters on which each rank had the same work.
 
     Raises:
         ValueError: no measured configuration can run on the target.
@@ -48,7 +50,9 @@ def answer(
 
 
 def _answer_after(trials: target_answer.ProjectedTrials, settled: dict[str, TargetRehearsal]) -> StudyProjection:
-    """Projection to the target without the configurations that a rehearsal rejected."""
+    """Projection (prediction) of the study's configurations to the target cluster, without those that a rehearsal
+    there rejected.
+    """
     rejected = frozenset(key for key, one in settled.items() if one.outcome == "rejected")
     try:
         return target_answer.answer(trials, rejected)
@@ -60,7 +64,9 @@ def _answer_after(trials: target_answer.ProjectedTrials, settled: dict[str, Targ
 
 
 def _ended(snapshot: StudySnapshot, sizes: TargetSizes) -> dict[str, TargetRehearsal]:
-    """Outcomes of the study's ended rehearsals by content key of their configuration, in order of time."""
+    """Outcomes of the study's ended rehearsals (untimed first steps) in order of time, by the content key of the
+    rehearsed configuration.
+    """
     outcomes = {}
     for run in snapshot.rehearsal_runs:
         # A cancelled run says nothing, so the rehearsal is due again. One that waits has no worker that knows it.
@@ -71,8 +77,8 @@ def _ended(snapshot: StudySnapshot, sizes: TargetSizes) -> dict[str, TargetRehea
 
 
 def _rehearse(snapshot: StudySnapshot, sizes: TargetSizes, due: ProjectedConfig) -> TargetRehearsal | NewRehearsalRun:
-    """Outcome of a configuration's rehearsal if it is known without starting processes, else the run that rehearses the
-    configuration.
+    """Outcome of a configuration's rehearsal (untimed first steps), if it is known without starting processes; else
+    the run that must rehearse the configuration.
     """
     trial = target_rehearsals.trial_at_target(snapshot.spec, snapshot.cluster, due.config)
     planned = rehearsal.plan(trial)

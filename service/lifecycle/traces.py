@@ -16,7 +16,7 @@ from shardtune.tuner.diagnosis.findings import traced_trial
 
 
 def why_not_traceable(study: StudyRow) -> str | None:
-    """Reason why no trial of a study can be run under the profiler. None: the trials can."""
+    """Reason why no trial of a study can be run under the profiler; None if trials can be."""
     if study.spec.model.script is not None:
         return (
             f"model.script ({study.spec.model.script}) trains by itself; record traces in it: shardtune explain --trace"
@@ -32,8 +32,8 @@ def why_not_traceable(study: StudyRow) -> str | None:
 
 
 def request_trace(session: Session, study: StudyRow, trial: TrialRow, now: datetime) -> RunRow:
-    """Request a run of a trial under the profiler; returns the trial's unfinished trace run if there is one, else a new
-    run. The caller has locked the study, which has ended.
+    """Request a run of a trial under the profiler. If such a run of the trial has not ended yet, return it; else add
+    a new one. The caller has locked the study, which has ended.
     """
     # Idempotent while a trace is open: two people who ask at once get one run.
     open_trace = trials.newest_trace(session, trial)
@@ -63,8 +63,8 @@ def request_traces_after_verdict(session: Session, study: StudyRow, now: datetim
 
 
 def explain_diagnosis(context: Context, run_id: str, diagnosis: Diagnosis) -> Diagnosis:
-    """Complete a diagnosis with data about its trial: remedies that the study's space and the memory gate allow, and
-    the predicted parts of a step.
+    """Complete a diagnosis with data about its trial: the remedies that the study's search space and its memory gate
+    (rejects configurations predicted not to fit) allow, and the predicted parts of a step.
     """
     with context.db.read() as session:
         run = leases.get(session, run_id)

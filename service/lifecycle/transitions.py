@@ -14,7 +14,7 @@ from shardtune.db.tables.trials import RunRow, TrialRow
 
 
 class IllegalTransition(AssertionError):
-    """Programming error: the state machine does not allow this change of state."""
+    """Error in the program: the table of the state machine does not allow this change of state."""
 
 
 def check(state: TrialState, new_state: TrialState) -> None:
@@ -36,14 +36,14 @@ def trial(row: TrialRow, new_state: TrialState, now: datetime, failure: Failure 
 
 
 def run(row: RunRow, new_state: TrialState, now: datetime) -> None:
-    """Move a run to a new state, either while no worker executes it or in order to take it away from its worker."""
+    """Move a run to a new state. This is done either while no worker executes it, or to take it away from its worker."""
     check(row.state, new_state)
     row.state = new_state
     row.finished_at = None if new_state.is_open else now
 
 
 def begin_study(study: StudyRow, now: datetime) -> None:
-    """Start a study that was waiting for a worker, because a suitable worker has registered."""
+    """Start a study that was waiting for a worker, because a worker that can run it has registered."""
     assert study.state is StudyState.WAITING, study.state.value
     study.state, study.started_at = StudyState.RUNNING, now
     # Each change raises the version: cached snapshots and waiting requests for work are compared with it.
@@ -51,7 +51,9 @@ def begin_study(study: StudyRow, now: datetime) -> None:
 
 
 def pause_study(study: StudyRow, paused: bool) -> None:
-    """Stop leasing runs of a study, or resume it. Executing runs may finish, and count."""
+    """Stop leasing runs of a study, or resume leasing them. Runs that execute now may finish, and their results
+    count.
+    """
     assert study.state.is_open, study.state.value
     study.state = StudyState.PAUSED if paused else StudyState.RUNNING
     study.version += 1
@@ -78,7 +80,7 @@ def end_study(session: Session, study: StudyRow, state: StudyState, reason: Stud
 
 
 def reopen_study(study: StudyRow) -> None:
-    """Reopen an ended study in the phase that the caller has set."""
+    """Reopen an ended study, in the phase (search or final comparison) that the caller has set."""
     assert not study.state.is_open and study.phase is not StudyPhase.DONE, study.state.value
     study.state, study.finished_at = StudyState.RUNNING, None
     study.version += 1

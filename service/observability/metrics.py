@@ -36,7 +36,7 @@ class Metrics:
         self._granted.labels(purpose).inc()
 
     def count_end(self, purpose: str, end: str, gpu_seconds: float) -> None:
-        """Count an attempt at a run whose end has been stored."""
+        """Count an attempt at a run after its end has been stored."""
         self._ended.labels(purpose, end).inc()
         self._gpu_seconds.labels(purpose).inc(gpu_seconds)
 
@@ -73,8 +73,8 @@ class Metrics:
 
 
 def _costs(registry: CollectorRegistry, spent: CostReport) -> None:
-    """Add gauges of costs by month to the metrics: the present month's values grow, those of earlier months are
-    final.
+    """Add one gauge of costs for each month to the metrics. The values of the present month grow, those of earlier
+    months are final.
     """
     seconds = Gauge(
         "shardtune_project_gpu_seconds", "Seconds × ranks by project, cause and month", _COST, registry=registry

@@ -42,4 +42,4 @@ async def _name_span(request: Request) -> None:
 
 
 SPAN_ATTRIBUTES = Depends(_name_span)
-"""Application-wide dependency, used while telemetry is on, that adds path parameters to the request's span."""
+"""Dependency of all routes that adds the path parameters to the request's span; it is used while telemetry is on."""

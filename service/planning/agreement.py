@@ -19,7 +19,9 @@ from shardtune.tuner.verdict.parity import ParityGroups, Tolerance
 
 @dataclass(frozen=True)
 class FinalParity:
-    """Final parity groups of a search (trials with equal losses), and notes on how the groups were formed."""
+    """Parity groups at the end of a search, and notes on how they were formed. A parity group contains the trials
+    that have equal losses.
+    """
 
     parity_groups: ParityGroups
     notes: tuple[str, ...] = ()
@@ -28,8 +30,8 @@ class FinalParity:
 def measured_differences(
     history: Sequence[Observation], workload: Workload, cluster: Cluster, groups: ParityGroups
 ) -> tuple[str, ...]:
-    """Note with the largest differences (such as of losses) between trials that count as the same training, and the
-    allowed differences. Empty on CPU ranks, and without such trials.
+    """Note with the largest differences (such as of losses) between trials that count as the same training, each with
+    the allowed difference. There is no note on CPU ranks, or if no two trials can be compared.
 
     The allowed differences were chosen from measurements on CPU ranks; the notes of studies on GPUs show whether they
     suit GPUs.
@@ -43,8 +45,8 @@ def measured_differences(
 
 
 def _allowed(bounds: Tolerance, label: str) -> str:
-    """Text with the allowed difference of a figure, and with the one between trials of different micro batches if that
-    is separate.
+    """Text with the allowed difference of a figure, such as a loss. It also contains the difference allowed between
+    trials of different micro batches, if that has a value of its own.
     """
     name = label.replace("gradient", "grad").replace(" ", "_")
     text, other = f"{getattr(bounds, name):.0e}", bounds.other_micro_batch
@@ -75,7 +77,7 @@ def final_parity_groups(history: Sequence[Observation], rejected: Sequence[Rejec
 def why_no_winner(
     history: Sequence[Observation], rejected: Sequence[Rejection], spec: StudySpec, parity_groups: ParityGroups
 ) -> StudyReason | None:
-    """Reason why a finished search has no winner. None: the search has a winner."""
+    """Reason why a finished search has no winner; None if the search has a winner."""
     measured = [obs for obs in history if obs.is_measured]
     if not measured:
         return _nothing_feasible(history, rejected)
@@ -94,8 +96,8 @@ def why_no_winner(
 
 
 def _tried_without_success(history: Sequence[Observation], rejected: Sequence[Rejection]) -> set[str]:
-    """Backends that were tried without success: all their configurations were predicted not to fit, or ended without a
-    valid measurement.
+    """Backends that were tried without success: all their configurations were predicted not to fit, or their runs
+    ended without a valid measurement.
     """
     ended = (TrialState.INFEASIBLE, TrialState.FAILED)
     unsuccessful = {obs.config.backend for obs in history if obs.state in ended}

@@ -29,7 +29,9 @@ from shardtune.tuner.prediction.learning import ComparedRun, MeasuredTrials
 log = logging.getLogger(__name__)
 
 MOST_RUNS = 400
-"""Maximum number of runs used for calibration, newest first; enough to estimate the correction factors separately."""
+"""Maximum number of runs used for calibration, newest first. So many are enough to estimate each correction factor of
+the predictor separately.
+"""
 
 
 @dataclass(frozen=True)
@@ -41,14 +43,14 @@ class Experience:
     calibrations: Calibrations = NO_CALIBRATIONS
     hardware: MeasuredHardware | None = None
     runs: tuple[ComparedRun, ...] = ()
-    """Runs of all studies on the fingerprint (hardware and software versions), each with its prediction."""
+    """Runs of all studies on one fingerprint (hardware and software versions), each with its prediction."""
 
 
 def experience_of(
     planner_cache: PlannerCache, session: Session, fingerprint_key: str | None, project_id: str
 ) -> Experience:
-    """Calibrations of the predictor from all studies measured on a fingerprint (hardware and software versions); empty
-    before a study's first lease.
+    """Corrections of the predictor that were fitted to the runs of all studies on a fingerprint (hardware and
+    software versions); empty before a study's first lease, when its fingerprint is not known yet.
 
     A project learns from its own workers and from those that serve every project. Measurements by workers of another
     project count for that project alone.
@@ -75,7 +77,9 @@ def _compared(
     hardware: MeasuredHardware | None,
     run_ids: Sequence[str],
 ) -> dict[str, ComparedRun]:
-    """Compare runs with their predictions; returns the runs that are useful for calibration, by run id."""
+    """Compare measured runs with their predictions. Returns, by run id, those runs that are useful for calibrating
+    the predictor.
+    """
     by_study: dict[str, list[tuple[str, TrialConfig, Measurement]]] = defaultdict(list)
     for run in _read_runs(session, run_ids):
         if run.measurement is not None:
@@ -101,8 +105,8 @@ def _compared(
 
 
 def _read_subject(session: Session, study_id: str) -> Subject | None:
-    """Read the model, workload and cluster of a study. None: the study's runs are not useful for calibration, or not
-    yet.
+    """Read the model, workload and cluster of a study; None if its runs are not useful for calibrating the predictor,
+    or not yet.
     """
     study = _read_study(session, study_id)
     if study is None or study.model_summary is None or _is_repetition(study):

@@ -21,7 +21,7 @@ from shardtune.tuner.verdict.recipes import comparison
 
 
 def next_confirmation(snapshot: StudySnapshot, finalists: Finalists) -> Step:
-    """Plan the next step of a study whose finalists are chosen."""
+    """Plan the next step of a study whose finalists (the trials compared at the end) are chosen."""
     if snapshot.has_open_run and not snapshot.is_stranded:
         # A stranded run can never take place, so it does not hold up the result.
         return Wait()
@@ -50,7 +50,7 @@ def confirm_extension(
     snapshot: StudySnapshot, finalists: Finalists, result: StudyResult
 ) -> NewValidationRun | StudyResult:
     """Plan the next run that times whole steps, if the result's step times were computed from short steps (with fewer
-    micro batches). Once all such runs have ended, return the result with their figures.
+    micro batches). Once all runs with whole steps have ended, return the result with the figures that they measured.
     """
     number = whole_steps.due(result, snapshot.history)
     if number is not None:
@@ -61,13 +61,15 @@ def confirm_extension(
 def result_of(
     snapshot: StudySnapshot, finalists: Finalists, ranking_state: final_comparison.RankingState
 ) -> StudyResult:
-    """Result of a study whose final comparison has ended."""
+    """Result of a study whose final comparison (paired runs that decide) has ended."""
     cost, number = snapshot.final_comparison_cost, snapshot.comparison_number
     return ranking.result(snapshot.history, finalists, ranking_state, cost, number)
 
 
 def validation_run(snapshot: StudySnapshot, next_run: NextRun, searched: Mapping[int, float]) -> NewValidationRun:
-    """Plan the next validation run of a final comparison, with timed windows as long as its comparison block needs."""
+    """Plan the next validation run of a final comparison (paired runs that decide). All runs of one comparison block
+    are timed for the same length, which this block determines.
+    """
     tokens_per_rank = snapshot.spec.workload.tokens_per_step / snapshot.cluster.world_size
     return NewValidationRun(
         next_run.trial,
@@ -77,8 +79,8 @@ def validation_run(snapshot: StudySnapshot, next_run: NextRun, searched: Mapping
 
 
 def _check_resume(snapshot: StudySnapshot, result: StudyResult) -> Step:
-    """Plan the resume check of the best trial (train, save, resume), which must pass before the study's result is
-    stored.
+    """Plan the resume check of the best trial, which must pass before the study's result is stored: the trial trains,
+    saves a checkpoint and resumes from it.
     """
     check = resume_check.next_step(result, snapshot.spec, snapshot.resume_runs, snapshot.has_resume_worker)
     if isinstance(check, resume_check.CheckDue):
@@ -108,7 +110,7 @@ def _consider_recipes(snapshot: StudySnapshot, result: StudyResult) -> Step:
 
 
 def _why_no_recipe_run(snapshot: StudySnapshot, result: StudyResult) -> str | None:
-    """Reason why no further run can compare recipes now; None if one can."""
+    """Reason why no further run can compare recipes (numerical formats and optimizers) now; None if one can."""
     if result.verdict is Verdict.TOO_BUSY:
         return "the machine was too busy for a verdict; extend the study on a quiet machine to compare them"
     return None if snapshot.has_recipe_worker else "no live worker knows such runs and has the packages of all recipes"

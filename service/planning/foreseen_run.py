@@ -9,26 +9,34 @@ from shardtune.api_schemas.trials.measure_plan import MeasurePlan
 from shardtune.api_schemas.trials.predictions import Prediction
 
 _WHOLE_STEPS = 3
-"""Number of steps in the run that times whole steps after the verdict: one warm-up step and two timed steps."""
+"""Number of steps in each of the two runs after the verdict that time whole steps: one warm-up step and two timed
+steps.
+"""
 
 
 class RunPlan(NamedTuple):
-    """Measurement plan for the runs of one configuration."""
+    """Plan for measuring the runs of one configuration: warm-up, number of timed steps, and precision."""
 
     measure: MeasurePlan
     micro_batches: int = 1
-    """Number of micro batches that each rank computes in a whole step; used only if runs time short steps."""
+    """Number of micro batches that each rank computes in a whole step. Used only if the runs time short steps, which
+    have fewer micro batches.
+    """
     cycle_steps: int = 1
-    """Number of consecutive steps that are timed together; above 1 if the samples have several lengths."""
+    """Number of consecutive steps that are timed together; above 1 if the samples have several lengths, so that each
+    timing covers the whole mix of lengths.
+    """
 
 
 PlanOf = Callable[[TrialConfig], RunPlan]
-"""Function that returns the measurement plan for a configuration."""
+"""Function that returns the plan for measuring a configuration: its warm-up, timed steps and micro batches."""
 
 
 @dataclass(frozen=True)
 class ForeseenRun:
-    """Expected run of one configuration, given its measurement plan and its predicted step time."""
+    """Run that a study is expected to make of one configuration, to estimate its duration before it starts. The
+    estimate needs the run's measurement plan and its predicted step time.
+    """
 
     plan: MeasurePlan
     micro_batches: int
@@ -56,11 +64,13 @@ class ForeseenRun:
         )
 
     def of_whole_steps(self) -> "ForeseenRun":
-        """Return a copy of this run that times whole steps instead of short steps."""
+        """Return a copy of this expected run with whole steps in place of short steps (which have fewer micro
+        batches).
+        """
         return replace(self, plan=self.plan.model_copy(update={"short_steps": None}))
 
     def whole_steps_s(self, start_s: float) -> float:
-        """Seconds of the two runs after the verdict that time whole steps, with all their micro batches; 0 if all runs
-        of the study time whole steps.
+        """Total seconds of the two runs after the verdict that time whole steps, with all their micro batches. 0 if
+        all runs of the study time whole steps already.
         """
         return 2 * (start_s + _WHOLE_STEPS * self.step_s) if self.plan.is_extended else 0.0

@@ -13,15 +13,17 @@ from shardtune.db.queries import studies
 from shardtune.db.queries.studies import SummarisedStudy
 
 _NEWEST = 50
-"""Maximum number of studies that are searched, newest first; each brings a model summary of some kilobytes."""
+"""Maximum number of studies that are searched for a trace of the user's code, newest first. Reading a study loads its
+model summary of some kilobytes.
+"""
 
 
 def with_trace(session: Session, project_id: str | None, request: PredictionRequest) -> PredictionRequest:
-    """Prediction request completed with the model summary of the newest study of the same user-written model code.
-    `project_id` None: studies of all projects are searched.
+    """Add to a prediction request the model summary (sizes and FLOPs of the model) of the newest study of the same
+    user-written model code. With `project_id` None, the studies of all projects are searched.
 
     A study counts only if its sequence length and dtypes equal those that the request names. If no study counts, the
-    request is unchanged.
+    request is returned unchanged.
     """
     if not request.model.is_own or request.model_summary is not None:
         return request
@@ -61,7 +63,9 @@ def _origin(study: SummarisedStudy) -> str:
 
 
 def _code(model: ModelSpec) -> tuple[object, ...]:
-    """Fields that decide which model the user's code builds; the display name does not."""
+    """Parts of a model's description that determine which model the user's own code builds; the display name is not
+    among them.
+    """
     return model.entry_point, model.script, model.config
 
 

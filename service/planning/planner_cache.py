@@ -32,28 +32,28 @@ CachedValue = TypeVar("CachedValue")
 
 # A budget in seconds may run out without any change of the study, so the entry must expire by itself.
 _IDLE_S = 5.0
-"""Seconds for which the decision that a study has nothing to do is reused without planning again."""
+"""Seconds for which a planner's decision that a study has nothing to do is used again, instead of planning anew."""
 _MAX_SPACES = 64
 _MAX_POOLS = 16
-"""Maximum number of cached candidate pools; each takes up to 10 MB."""
+"""Maximum number of cached pools of candidate configurations, one for each study; a pool takes up to 10 MB."""
 _MAX_SNAPSHOTS = 64
 _MAX_ENTRIES = 1024
 
 
 @dataclass(frozen=True)
 class CalibratedRuns:
-    """Runs measured on one fingerprint (hardware and software versions), and the predictor's calibrations fitted to
-    them.
+    """Runs that were measured on one fingerprint (hardware and software versions), and the predictor's corrections
+    that were fitted to them.
     """
 
     run_ids: Sequence[str]
     runs: Mapping[str, ComparedRun | None]
-    """Each run with its prediction, by run id. None: the run is not useful for calibration."""
+    """Each run with its prediction, by run id. A value is None if the run is not useful for calibration."""
     calibrations: Calibrations
 
     @property
     def informative_runs(self) -> tuple[ComparedRun, ...]:
-        """Runs that are useful for calibration, newest first."""
+        """Runs that are useful for calibrating the predictor, newest first."""
         return tuple(run for run in self.runs.values() if run is not None)
 
 
@@ -65,11 +65,14 @@ class Subject:
     workload: Workload
     cluster: Cluster
     trusted_project: str | None
-    """Id of the only project that may trust this model summary. None: every project may."""
+    """Id of the only project that may trust this model summary, because one of its own workers made it; None if every
+    project may.
+    """
 
 
 class PlannerCache:
-    """Caches for planning in one process, and one ask lock per study.
+    """Caches for planning studies in one process, and one ask lock for each study, which lets only one process plan
+    the study at a time.
 
     Search spaces never change once the model summary is known; calibrations change with every measured run; each
     snapshot is valid for one version of its study.
@@ -90,8 +93,8 @@ class PlannerCache:
 
     @contextmanager
     def ask_lock(self, study_id: str, database: Database, patience_s: float) -> Iterator[bool]:
-        """Hold the ask lock of a study during a `with` block; yields False if the lock did not become free within
-        `patience_s` seconds.
+        """Hold the ask lock of a study, with which only one process plans the study at a time, during a `with` block.
+        Yields False if the lock did not become free within `patience_s` seconds.
         """
         # A thread lock first: without it, the threads of this process would each hold a database connection while they
         # wait for the advisory lock.
@@ -107,25 +110,29 @@ class PlannerCache:
             lock.release()
 
     def note_idle(self, study_id: str, version: int) -> None:
-        """Record that a study at this version has no work for any worker."""
+        """Record that a study in this version of its state has no work for any worker."""
         with self._guard:
             while len(self._idle_at_version) >= _MAX_ENTRIES:
                 self._idle_at_version.pop(next(iter(self._idle_at_version)))
             self._idle_at_version[study_id] = (version, time.monotonic())
 
     def is_idle(self, study_id: str, version: int) -> bool:
-        """Whether a study at this version is known to have no work, so that it need not be read again."""
+        """Whether it is known that a study in this version of its state has no work, so that it need not be read
+        again.
+        """
         # With 200 waiting workers this costs one look at a study per version, not 200.
         idle_version, at_s = self._idle_at_version.get(study_id, (-1, 0.0))
         return idle_version == version and time.monotonic() - at_s < _IDLE_S
 
     def note_begun_block(self, worker_session: str, study_id: str) -> None:
-        """Record that a study has a waiting run of a comparison block that this worker session has begun."""
+        """Record that a run waits which continues a comparison block (runs executed directly after each other) that
+        this worker session has begun; the run's study is remembered.
+        """
         self._store(self._begun_blocks, worker_session, study_id, _MAX_ENTRIES)
 
     def take_begun_block(self, worker_session: str) -> str | None:
-        """Study with a waiting run of a comparison block that the worker session has begun, returned only once. None:
-        this process knows of no such study.
+        """Study of a waiting run that continues a comparison block (runs executed directly after each other) which
+        the worker session has begun. It is returned only once; None if this process knows of no such study.
         """
         return self._begun_blocks.pop(worker_session, None)
 
@@ -154,8 +161,8 @@ class PlannerCache:
         return space
 
     def pool(self, study_id: str, state: str, build: Callable[[], Pool]) -> Pool:
-        """Candidate configurations of a study with their predictions. Rebuilt when `state` differs, that is, after new
-        hardware rates were measured.
+        """Candidate configurations of a study with their predictions. They are predicted again if `state` differs
+        from the cached one, because new hardware rates were measured.
         """
         entry = self._pools.get(study_id)
         if entry is None or entry[0] != state:
@@ -164,7 +171,7 @@ class PlannerCache:
         return entry[1]
 
     def fill_specs(self, session: Session, rows: Sequence[StudyRow]) -> None:
-        """Set the `spec` attributes of study rows from the cache; reads only missing specs from the database."""
+        """Set the `spec` attributes of study rows from the cache; only missing specs are read from the database."""
         # A spec is large JSON that never changes except for its budget, and every request for work looks at every
         # running study.
         studies.read_specs(session, [row for row in rows if row.id not in self._specs])
@@ -178,7 +185,9 @@ class PlannerCache:
                 self._specs.pop(next(iter(self._specs)))
 
     def snapshot(self, study_id: str, version: int) -> StudySnapshot | None:
-        """Cached snapshot of a study at this version, or None; the study's open runs may have changed since."""
+        """Cached snapshot of a study at this version, or None. The study's unfinished runs may have changed since,
+        without a new version.
+        """
         cached = self._snapshots.get(study_id)
         return cached if cached is not None and cached.version == version else None
 
@@ -194,8 +203,8 @@ class PlannerCache:
     def calibrated_runs(
         self, name: str, run_ids: Sequence[str], compare: Callable[[Sequence[str]], Mapping[str, ComparedRun]]
     ) -> CalibratedRuns:
-        """Predictor calibrations for these runs; compares only uncached runs with their predictions. `name` identifies
-        the property that the runs share.
+        """Predictor calibrations fitted to these runs. Only runs that are not cached are compared with their
+        predictions. `name` names what the runs have in common, such as their fingerprint.
         """
         entry = self._learnt.get(name)
         if entry is None or entry.run_ids != run_ids:
@@ -208,7 +217,7 @@ class PlannerCache:
         return entry
 
     def _store(self, cache: dict[str, CachedValue], key: str, value: CachedValue, limit: int) -> None:
-        """Store a value in a cache, dropping the oldest entries beyond `most`."""
+        """Store a value in a cache. If the cache is full (`limit` entries), the oldest entries are dropped."""
         with self._guard:
             while len(cache) >= limit:
                 cache.pop(next(iter(cache)))

@@ -21,8 +21,9 @@ from shardtune.tuner.verdict import final_comparison, quiet_test
 from shardtune.tuner.verdict.recipes import comparison
 
 _BAND = math.exp(BAND_DEVIATIONS * 0.123)
-"""Factor between a predicted ratio of two speeds and either end of its 90 % band. Errors of such ratios have a median
-of 0.083 in 17 groups of published rows (docs/measurements/predictor.md), which is 0.67 standard deviations.
+"""Factor between a predicted speed ratio and the upper end of its 90 % band; dividing by it gives the lower end. The
+errors of such ratios have a median of 0.083 in 17 groups of published rows (docs/measurements/predictor.md), which is
+0.67 standard deviations.
 """
 # CPU: whole runs of llama-tiny took 4.6 to 6.5 s, 1 to 4 of them in steps (docs/measurements/study-cost.md).
 _START_S = {"cpu": 3.0, "cuda": 14.0}
@@ -30,15 +31,17 @@ _START_S = {"cpu": 3.0, "cuda": 14.0}
 measurement.
 """
 _COMPILE_S = Range(low=13.5, high=45.0)
-"""Additional seconds of a run with torch.compile beside its first steps: `low` with inductor's cache filled, `high`
-with an empty cache. Estimates, not measurements.
+"""Seconds that torch.compile adds to a run outside of its first steps: `low` if inductor's cache is filled, `high` if
+it is empty. Both are estimates, not measurements.
 """
 _USUAL_TRIALS = Range(low=6, high=17)
-"""Number of trials in searches that end by their stopping rule, not by their budget: tenth and ninetieth percentile of
-240 simulated studies of 8B and 70B models (docs/measurements/study-cost.md).
+"""Number of trials of a search that ends by its stopping rule and not by its budget. The two values are the tenth and
+the ninetieth percentile of 240 simulated studies of 8B and 70B models (docs/measurements/study-cost.md).
 """
 _USUAL_COMPARISON = Range(low=10, high=42)
-"""Number of runs in a final comparison: tenth and ninetieth percentile of the same 240 simulated studies."""
+"""Number of runs in a final comparison (paired runs that decide). The two values are the tenth and the ninetieth
+percentile of 240 simulated studies of 8B and 70B models.
+"""
 
 
 @dataclass(frozen=True)
@@ -46,33 +49,39 @@ class CostPredictions:
     """Predictions from which a study's cost is estimated."""
 
     fastest: Sequence[Prediction]
-    """Fastest configurations of the study's search space; empty if nothing fits or no speed can be predicted."""
+    """Predictions of the fastest configurations of the study's search space; empty if nothing fits or no speed can be
+    predicted.
+    """
     baselines: Sequence[Prediction]
-    """Predictions of the study's baseline, or, if it has none, of the default configurations that each backend's
-    documentation gives.
+    """Predictions of the study's baseline. If it has none, predictions of the default configurations that the
+    documentation of each backend gives.
     """
 
 
 @dataclass(frozen=True)
 class ConsideredPlan:
-    """Runs that compare the recipes (numerical formats and optimizers) that a study considers besides its own."""
+    """Runs that compare the study's own recipe with the other recipes (numerical formats and optimizers) that the
+    user wants considered.
+    """
 
     recipes: int = 0
     """Number of considered recipes."""
     loss_steps: int = 0
-    """Number of steps over which losses are compared."""
+    """Number of steps over which the losses of two recipes (numerical formats and optimizers) are compared."""
 
     @property
     def runs(self) -> Range:
-        """Number of runs for comparing recipes, including those of the study's own recipe; 0 if no other recipe is
-        considered.
+        """Number of runs that compare recipes (numerical formats and optimizers), those of the study's own recipe
+        included; 0 if no other recipe is considered.
         """
         arms = self.recipes + 1 if self.recipes else 0
         return Range(low=arms * quiet_test.FEWEST_PAIRS, high=arms * comparison.MOST_BLOCKS)
 
     @property
     def whole_loss_steps(self) -> int:
-        """Total number of steps whose losses are recorded for the comparison, over all recipes."""
+        """Total number of steps in which losses are recorded for the comparison of recipes (numerical formats and
+        optimizers), all recipes together.
+        """
         return self.loss_steps * (self.recipes + 1) if self.recipes else 0
 
 
@@ -169,7 +178,7 @@ def _hours(
 
 
 def _limited(search: Range, budget: Budget, world: int) -> Range:
-    """Limit the estimated seconds of a search to the time that its budget allows."""
+    """Reduce the estimated seconds of a search to what its time budget allows."""
     limits = [
         budget.max_wall_seconds,
         None if budget.max_gpu_seconds is None else budget.max_gpu_seconds / world,

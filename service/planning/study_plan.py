@@ -28,7 +28,9 @@ from shardtune.tuner.verdict import parity, ranking, resume_check, run_length
 
 
 def parity_groups_so_far(history: Sequence[Observation], spec: StudySpec) -> parity.ParityGroups:
-    """Group the trials by parity (equal losses), as far as this is known while the search runs."""
+    """Group the trials of a study by parity (equal losses) while the search still runs, as far as this is possible
+    then.
+    """
     is_single = len(spec.space.backends) == 1
     workload = spec.workload
     return parity.group_by_parity(history, workload.precision, is_single, workload.optimizer, workload.float8)
@@ -41,7 +43,7 @@ def validation_failure(
     number: int,
     measurement: Measurement,
 ) -> Failure | None:
-    """Failure of a validation run whose losses diverge from the study's reference. None: the losses agree with the
+    """Failure of a validation run whose losses diverge from the study's reference; None if the losses agree with the
     reference, or the study has no reference.
     """
     reference = agreement.final_parity_groups(history, rejected, spec).parity_groups.reference
@@ -55,8 +57,8 @@ def validation_failure(
 
 
 def plan_next_step(snapshot: StudySnapshot, planner_cache: PlannerCache, now: datetime, may_ask: bool) -> Step:
-    """Plan the next step of a study. With `may_ask` False, plan only steps that need no worker: a study that would need
-    the sampler's next suggestion waits.
+    """Plan the next step of a study. With `may_ask` False, plan only steps that need no worker: if the sampler would
+    have to suggest a configuration, the study waits.
     """
     if snapshot.state is not StudyState.RUNNING or snapshot.model_summary is None:
         return Wait()
@@ -122,8 +124,8 @@ def _next_trial(snapshot: StudySnapshot, model_summary: ModelSummary, planner_ca
 
 
 def _end_search(snapshot: StudySnapshot, reason: StudyReason | None, rejections: tuple[Rejection, ...]) -> Step:
-    """Wait for the search's open runs, then choose the finalists, or fail the study with the reason why there are
-    none.
+    """Plan what follows a search that has ended: wait for runs that still execute, then choose the finalists. If
+    there are none, fail the study with the reason.
     """
     if snapshot.has_open_run:
         return Wait(rejections)

@@ -26,7 +26,9 @@ _OF_OPTUNA: dict[str, Sampler] = {
 
 
 def sampler_of(snapshot: StudySnapshot, space: Space, shape: ModelShape | None, planner_cache: PlannerCache) -> Sampler:
-    """Sampler of a study. TPE replaces the guided sampler on hardware whose speeds cannot be predicted."""
+    """Sampler that suggests the configurations of a study. TPE replaces the guided sampler (which uses predicted
+    speeds) on hardware whose speeds cannot be predicted.
+    """
     spec, calibrations = snapshot.spec, snapshot.calibrations
     if spec.sampler != "guided":
         return _OF_OPTUNA[spec.sampler]
@@ -54,8 +56,8 @@ def sampler_of(snapshot: StudySnapshot, space: Space, shape: ModelShape | None, 
 
 
 def seeds_of(snapshot: StudySnapshot, all_seeds: seeds.Seeds, shape: ModelShape | None) -> seeds.Seeds:
-    """Seeds: configurations that a study runs before the sampler suggests any. The guided sampler chooses among them by
-    predicted speed; with other samplers, all are run.
+    """Seeds of a study: configurations that it runs before the sampler suggests any. If the sampler is guided, only
+    the seeds predicted to be fast are run; with other samplers, all are.
     """
     if snapshot.spec.sampler != "guided" or shape is None:
         return all_seeds

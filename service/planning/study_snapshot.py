@@ -31,7 +31,7 @@ from shardtune.tuner.verdict.whole_steps import WHOLE_STEP_BLOCK
 
 @dataclass(frozen=True)
 class StudySnapshot:
-    """State of a study at one version, with its trials and runs."""
+    """State of a study at one version, with its trials and runs, read once for planning the study's next step."""
 
     study_id: str
     version: int
@@ -44,26 +44,30 @@ class StudySnapshot:
     notes: tuple[str, ...]
     gpu_seconds: float
     started_at: datetime
-    """Time from which the study's time budget counts."""
+    """Time at which the study's time budget begins to count."""
     final_comparison: Finalists | None
     history: tuple[Observation, ...]
     rejected: tuple[Rejection, ...]
     validation_runs: tuple[ValidationRun, ...]
-    """Complete validation runs of the present final comparison, in order."""
+    """Complete validation runs of the present final comparison (paired runs that decide), in order."""
     final_comparison_cost: tuple[int, float]
-    """Number of runs and GPU-seconds of all final comparisons of the study so far."""
+    """Number of runs, and number of GPU-seconds, of all final comparisons (paired runs that decide) of the study so
+    far.
+    """
     has_waiting_run: bool
     has_open_run: bool
     comparison_number: int = 0
-    """Number of the present final comparison; runs of earlier comparisons do not count."""
+    """Number of the present final comparison (paired runs that decide); runs of earlier comparisons do not count."""
     calibrations: Calibrations = NO_CALIBRATIONS
-    """Predictor calibrations from the runs of the study's fingerprint (hardware and software versions); without
-    corrections if the next step needs no sampler.
+    """Corrections of the predictor that were fitted to runs on the study's fingerprint (hardware and software
+    versions). They are left out if the next step needs no sampler.
     """
     hardware: MeasuredHardware | None = None
-    """Hardware rates (such as matmul and link speeds) that a worker with the study's fingerprint has measured."""
+    """Hardware rates (such as matmul and link speeds) that a worker with the study's fingerprint (hardware and
+    software versions) has measured.
+    """
     other_studies_runs: tuple[ComparedRun, ...] = ()
-    """Runs of other studies that were measured on the same fingerprint (hardware and software versions)."""
+    """Runs of other studies that were measured on the study's fingerprint (hardware and software versions)."""
     cpu_count: int | None = None
     """Number of CPU cores of the machine with the study's fingerprint (hardware and software versions). None if the
     next step needs no sampler.
@@ -73,14 +77,15 @@ class StudySnapshot:
     resume_runs: tuple[ResumeRun, ...] = ()
     """Resume checks of the study (train, save, resume from the checkpoint), in order of time."""
     recipe_runs: tuple[RecipeObservation, ...] = ()
-    """Runs that compare other recipes (numerical formats and optimizers) with the answer of the present final
-    comparison, in order of time.
+    """Runs that compare other recipes (numerical formats and optimizers) with the study's answer, in order of time.
+    Runs from before the present final comparison are left out.
     """
     rehearsal_runs: tuple[RehearsalRun, ...] = ()
-    """Rehearsals (untimed first steps) of projected configurations with the target's number of ranks, in order of time.
+    """Rehearsals of configurations that are projected to be fast on the target, in order of time. A rehearsal runs
+    the first steps at the target's number of ranks without timing them.
     """
     has_resume_worker: bool = True
-    """Whether a live worker supports resume checks."""
+    """Whether a live worker supports resume checks (train, save, resume from the checkpoint)."""
     has_recipe_worker: bool = True
     """Whether a live worker supports runs that compare recipes (numerical formats and optimizers)."""
     has_rehearsal_worker: bool = True
@@ -93,8 +98,8 @@ class StudySnapshot:
 
     @property
     def is_stranded(self) -> bool:
-        """Whether no live worker supports the kind of the study's waiting run: a resume check (train, save, resume), a
-        comparison of recipes, or a rehearsal.
+        """Whether the study's waiting run is of a kind that no live worker supports: a resume check (train, save,
+        resume), a comparison of recipes (numerical formats and optimizers), or a rehearsal (untimed first steps).
         """
         is_supported = {
             RunPurpose.RESUME_CHECK: self.has_resume_worker,
@@ -105,7 +110,7 @@ class StudySnapshot:
 
     @property
     def waiting_purposes(self) -> frozenset[RunPurpose]:
-        """Purposes of the study's waiting runs, limited to purposes that older workers do not support."""
+        """Purposes of the study's waiting runs, as far as they are purposes that older workers do not support."""
         waiting = (
             (RunPurpose.RESUME_CHECK, any(run.state is TrialState.WAITING for run in self.resume_runs)),
             (RunPurpose.RECIPE, any(run.state is TrialState.WAITING for run in self.recipe_runs)),
@@ -123,8 +128,8 @@ def read_study(
 ) -> StudySnapshot:
     """Read a study and its history in the caller's transaction.
 
-    `rows`, `rejected`, `validation_gpu_seconds`: the study's trials, its rejected configurations, and the GPU-seconds
-    of its final comparisons, if already known.
+    The caller can pass what it has read already: `rows` (the study's trials), `rejected` (its rejected
+    configurations) and `validation_gpu_seconds` (GPU-seconds of its final comparisons).
     """
     # Keep a reference until the end: SQLAlchemy's identity map is weak, and runs find their trials there.
     rows = trials.of_study(session, study.id) if rows is None else rows
@@ -179,8 +184,8 @@ def _open_states(session: Session, study: StudyRow, rows: Sequence[TrialRow]) ->
 
 
 def with_open_runs(snapshot: StudySnapshot, open_states: Collection[TrialState]) -> StudySnapshot:
-    """Copy of a study's snapshot with the present state of its open runs, which change without a new version of the
-    study.
+    """Copy of a study's snapshot with the present states of its unfinished runs, which can change while the study's
+    version stays the same.
     """
     return replace(snapshot, has_waiting_run=TrialState.WAITING in open_states, has_open_run=bool(open_states))
 
@@ -239,7 +244,9 @@ def _recipe_run(run: RunRow) -> RecipeObservation:
 
 
 def observation(row: TrialRow, comparison_round: int) -> Observation:
-    """Convert a trial into the form that the tuner reads; validation runs of earlier final comparisons are left out."""
+    """Convert a trial into the form that the tuner reads; validation runs of earlier final comparisons (paired runs
+    that decide) are left out.
+    """
     # A comparison that begins anew raises `comparison_round`: runs against a candidate that has left prove nothing for
     # the next.
     validation = [run for run in row.runs if _is_current_validation(run, comparison_round)]

@@ -14,14 +14,14 @@ from shardtune.api_schemas.trials.trial import Rejection, TrialOrigin, TrialReas
 
 @dataclass(frozen=True)
 class Wait:
-    """Step of a study: wait until a run ends or a worker requests work."""
+    """Step of a study: do nothing until a run ends or a worker requests work."""
 
     rejections: tuple[Rejection, ...] = ()
 
 
 @dataclass(frozen=True)
 class NewTrial:
-    """Step of a study: add a trial of this configuration."""
+    """Step of a study: add a trial that measures this configuration."""
 
     config: TrialConfig
     origin: TrialOrigin
@@ -29,13 +29,15 @@ class NewTrial:
     prediction: TrialPrediction | None
     reason: TrialReason | None = None
     undecided_s: StepTimeRange | None = None
-    """Range of step times, in seconds, within which the trial's measurement has to be precise."""
+    """Range of step times, in seconds, within which the trial's measurement has to be precise, because small
+    differences decide there.
+    """
 
 
 @dataclass(frozen=True)
 class NewValidationRun:
-    """Step of a study: add a validation run of this trial to this block of the final comparison (paired runs that
-    decide).
+    """Step of a study: add a validation run of this trial to this comparison block (runs executed directly after each
+    other). The blocks make up the final comparison, which decides about the study's answer.
     """
 
     trial_number: int
@@ -45,8 +47,8 @@ class NewValidationRun:
 
 @dataclass(frozen=True)
 class NewResumeRun:
-    """Step of a study: add a resume check (save, resume from the checkpoint, compare losses) of this trial, for which
-    the final comparison is already decided.
+    """Step of a study: add a resume check of this trial, which has come out of the final comparison as the answer.
+    The check saves a checkpoint, resumes from it and compares the losses.
     """
 
     trial_number: int
@@ -54,8 +56,8 @@ class NewResumeRun:
 
 @dataclass(frozen=True)
 class NewRecipeRun:
-    """Step of a study: add a run to a block that compares recipes (numerical formats and optimizers), either of a
-    considered recipe or of the study's own.
+    """Step of a study: add a run to a block of runs that compares recipes (numerical formats and optimizers). The run
+    uses the study's own recipe, or one that the user wants considered.
     """
 
     trial_number: int
@@ -66,8 +68,8 @@ class NewRecipeRun:
 
 @dataclass(frozen=True)
 class NewRehearsalRun:
-    """Step of a study: rehearse a projected configuration (run its first steps untimed) with the target's number of
-    ranks. The study's verdict is already known.
+    """Step of a study: rehearse a configuration that is projected to the target, that is, run its first steps untimed
+    with the target's number of ranks. The study's verdict is known before.
     """
 
     trial_number: int
@@ -78,7 +80,9 @@ class NewRehearsalRun:
 
 @dataclass(frozen=True)
 class StartFinalComparison:
-    """Step of a study: end the search, and compare these finalists, or check the only finalist."""
+    """Step of a study: end the search. The finalists are then compared in paired runs; a single finalist is only
+    checked.
+    """
 
     final_comparison: Finalists
     reason: StudyReason | None
@@ -87,7 +91,7 @@ class StartFinalComparison:
 
 @dataclass(frozen=True)
 class Complete:
-    """Step of a study: complete the study with its result."""
+    """Step of a study: end it successfully, with this result."""
 
     result: StudyResult
     reason: StudyReason | None = None

@@ -77,8 +77,8 @@ def _given_trials(snapshot: StudySnapshot, system_study: SystemStudy) -> list[tu
 
 
 def _challenger_gate(snapshot: StudySnapshot) -> suggest.MemoryGate:
-    """Memory gate (rejects configurations predicted not to fit) for the challengers of a retune; the incumbent always
-    passes.
+    """Memory gate for the challengers of a retune (repeated measurement of a recommendation): it rejects
+    configurations predicted not to fit. The incumbent (recommended configuration) always passes.
     """
     # The incumbent has run before; whether it still does is the question of the challenge, and no prediction may answer
     # it.
@@ -97,8 +97,8 @@ def _challenger_gate(snapshot: StudySnapshot) -> suggest.MemoryGate:
 
 
 def _pick_rival(snapshot: StudySnapshot, rejections: tuple[Rejection, ...]) -> Step:
-    """Choose the challenger to pair with the incumbent (recommended configuration), after all challengers have run
-    once.
+    """Choose the challenger (configuration that may replace the recommendation) that is paired with the incumbent
+    (recommended configuration), after all challengers have run once.
     """
     rejected = (*snapshot.rejected, *rejections)
     final_parity = agreement.final_parity_groups(snapshot.history, rejected, snapshot.spec)
@@ -134,7 +134,7 @@ def _incumbent_failed(text: str) -> StudyReason:
 
 
 def is_infeasible(incumbent: Observation | None) -> bool:
-    """Whether the incumbent's configuration itself fails. A failure of the platform does not count."""
+    """Whether the incumbent (recommended configuration) fails when it runs. A failure of the platform does not count."""
     return incumbent is not None and incumbent.failure is not None and incumbent.failure.is_infeasible
 
 
@@ -163,8 +163,8 @@ def _next_pair(snapshot: StudySnapshot, finalists: Finalists) -> Step:
 
 
 def _plan_canary(snapshot: StudySnapshot, system_study: SystemStudy) -> Step:
-    """Plan a canary: run the incumbent once, and again while every run was slow or the reference speed still needs
-    runs.
+    """Plan a canary, which runs a recommended configuration once to check its speed. Plan another run while every run
+    so far was slow, or while runs for the reference speed are missing.
     """
     assert snapshot.baseline is not None
     # No prediction: a canary compares measured speeds, and must not teach the predictor one configuration again and
@@ -183,8 +183,8 @@ def _plan_canary(snapshot: StudySnapshot, system_study: SystemStudy) -> Step:
 
 
 def _needs_another(trial: Observation, system_study: SystemStudy) -> bool:
-    """Whether a canary may run once more and should, because every run so far was slow or counts towards the reference
-    speed.
+    """Whether a canary (repeated run of a recommended configuration) needs and may have one more run: because every
+    run so far was slow, or because its runs count towards a reference speed that needs more of them.
     """
     assert trial.measurement is not None
     runs = (trial.measurement, *trial.validation_runs)

@@ -13,7 +13,9 @@ from shardtune.api_schemas.training.search_space import SpaceLimits
 from shardtune.tuner.search.space.flat import flatten
 
 _IMPLIED = ("backend", "dp_replicate")
-"""Knobs that are not limited explicitly, because other limits already determine them."""
+"""Knobs that the comparison of a projection's two choices does not limit, because its other limits already determine
+them.
+"""
 
 LEFT_OUT = frozenset(
     {
@@ -21,16 +23,16 @@ LEFT_OUT = frozenset(
         *("sampler", "seed", "wait_for_worker_s", "wait_for_quiet_s"),
     }
 )
-"""Fields of the study that the comparison has with their defaults: it searches nothing, considers nothing, and waits only
-where its own file says so."""
+"""Fields of a study's request that are reset to their defaults in the study that compares its projection's choices on
+the target. That study searches nothing and compares no recipes, and it waits only if its own file says so."""
 
 
 def comparing_study(study_id: str, spec: StudySpec, projection: StudyProjection) -> StudyRequest:
-    """Return the request for a study on the target that compares a projection's first and second choice in pairs of
-    runs.
+    """Return the request for a study on the target cluster that compares the first and the second choice of a
+    projection (prediction for that cluster) in pairs of runs.
 
-    The second choice is the baseline, and all knobs are limited to the first choice. What the comparison does not set or
-    leave out is the study's.
+    The second choice is the baseline, and all knobs are limited to the values of the first choice. All other fields
+    are copied from the study that made the projection, except those in `LEFT_OUT`, which get their defaults.
     """
     knobs = {name: value for name, value in flatten(projection.best.config).items() if name not in _IMPLIED}
     kept = {name: getattr(spec, name) for name in StudyRequest.model_fields if name not in LEFT_OUT}
@@ -52,8 +54,8 @@ def comparing_study(study_id: str, spec: StudySpec, projection: StudyProjection)
 
 
 def difference(spec: StudySpec, cluster: Cluster, expected: StudyRequest) -> str | None:
-    """Name the first field in which a study differs from the study that compares a projection's choices; None if there
-    is no such field.
+    """Name the first field in which a study differs from the study that would compare a projection's two choices on
+    the target cluster; None if there is no such field.
 
     Budget and objective may differ: they change how long the study takes, but not what it compares.
     """

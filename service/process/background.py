@@ -16,8 +16,8 @@ Item = TypeVar("Item")
 
 
 async def run_every(pause_s: float, at_once: bool = False, **steps: Step) -> None:
-    """Repeat until cancelled: pause, then take each step. With `at_once`, the steps are also taken before the first
-    pause.
+    """Repeat a list of steps until cancelled, with a pause before each round. With `at_once`, the first round comes
+    without a pause.
     """
     if not at_once:
         await asyncio.sleep(pause_s)
@@ -33,10 +33,11 @@ async def run_every(pause_s: float, at_once: bool = False, **steps: Step) -> Non
 
 
 def sum_unlocked(items: Iterable[Item], step: Callable[[Item], int], name: Callable[[Item], str]) -> int:
-    """Apply a step to each item, skipping items whose database rows another transaction has locked.
+    """Apply a step to each item. Items whose database rows another transaction has locked are skipped.
 
-    Returns the sum of the steps' results. `name` returns the locked resource of an item, such as a run's study: after
-    one conflict, all other items of this resource are skipped, too. Skipped items are due again in the next round.
+    Returns the sum of the steps' results. `name` returns the resource of an item that may be locked, such as a run's
+    study: after one conflict, all other items of this resource are skipped, too. Skipped items are due again in the
+    next round.
     """
     total, locked_names = 0, set[str]()
     # Each wait for a locked row takes the whole lock timeout, so a study is tried once per round, not once per run.

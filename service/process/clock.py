@@ -12,7 +12,7 @@ log = logging.getLogger(__name__)
 
 # Machines that NTP keeps in step differ by less.
 _TOLERANCE_S = 1.0
-"""Tolerated difference in seconds between this machine's clock and the database's."""
+"""Tolerated difference in seconds between the clock of this machine and the clock of the database."""
 
 
 async def keep_reading(context: Context) -> None:
@@ -24,8 +24,8 @@ async def keep_reading(context: Context) -> None:
 
 
 def clock_warning(context: Context) -> str | None:
-    """Warning text if this machine's clock differs from the database's by more than the tolerated seconds; else
-    None.
+    """Warning text if the clock of this machine differs from the database's by more than the tolerated seconds; None
+    if it does not.
     """
     offset_s = context.db.clock.offset_s
     if abs(offset_s) <= _TOLERANCE_S:

@@ -43,7 +43,7 @@ class Stopping:
 
 @dataclass
 class _OnceTrue:
-    """Cached conditions that never become false again, such as "an API key exists"."""
+    """Cached conditions that never become false once they are true, such as "an API key exists"."""
 
     keys: bool = False
 
@@ -55,8 +55,8 @@ class Context:
     db: Database
     settings: Settings
     now: Callable[[], datetime] = utc_now
-    """Function that returns the present time for all stored times: the database's clock in a service. Tests pass
-    another.
+    """Function that returns the present time, used for all times that are stored: the database's clock in a service,
+    another function in tests.
     """
     planner_cache: PlannerCache = field(default_factory=PlannerCache)
     known_targets: TargetCache = field(default_factory=TargetCache)
@@ -72,20 +72,20 @@ class Context:
     hub_cache: HubCache = field(default_factory=HubCache)
     known_senders: KnownSenders = field(default_factory=KnownSenders)
     trace_reads: FairQueue = field(default_factory=partial(FairQueue, _TRACE_READS, _TRACE_READS // 2))
-    """Slots for reading a piece of a raw trace. Downloads need them because, unlike other requests, they still read
-    after their response has begun.
+    """Slots for downloads of raw traces, each for reading one piece of a trace. Other requests end their reading
+    before their response begins and need none of these slots.
     """
     own_key_hash: str | None = None
-    """Hash of the API key of the command that started this service only for its own use (such as `shardtune tune`).
-    None: the service was started on its own.
+    """Hash of the API key of a command (such as `shardtune tune`) that started this service only for its own use;
+    None if the service was started on its own.
     """
     principal: Principal = LOCAL
     _once_true: _OnceTrue = field(default_factory=_OnceTrue)
 
     @classmethod
     def opened(cls, settings: Settings, own_key_hash: str | None = None) -> "Context":
-        """Open the context of a serving process: its database connection with limits on time and with the database's
-        clock.
+        """Open the context of a process that serves requests, with a database connection that has time limits and
+        gives the database's clock.
         """
         database = Database(settings.database_url, settings.database_limits)
         return cls(database, settings, database.clock, own_key_hash=own_key_hash)
@@ -98,7 +98,7 @@ class Context:
 
 
 def context_of(request: Request) -> Context:
-    """Context of the process without a sender, for routes that need no API key."""
+    """Context of the process without a request's sender, for routes that need no API key."""
     context = request.app.state.context
     assert isinstance(context, Context)
     return context

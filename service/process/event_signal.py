@@ -9,8 +9,8 @@ from shardtune.db.queries.events import StreamEnd
 
 
 class EventSignal:
-    """Newest event numbers of the studies that event streams watch. Runs in the event loop's thread only, so it needs
-    no lock.
+    """Newest event number of each study that an event stream watches. Used in the event loop's thread only, so it
+    needs no lock.
     """
 
     def __init__(self) -> None:
@@ -23,20 +23,22 @@ class EventSignal:
         return tuple(self._watchers)
 
     def update(self, heads: Mapping[str, StreamEnd]) -> None:
-        """Store the result of a poll (newest event number of each watched study), and wake all waiting streams."""
+        """Store the newest event number of each watched study, as read from the database just now, and wake all
+        waiting streams.
+        """
         self._heads = dict(heads)
         # A new event per poll: clearing the old one could miss a stream that has been woken but has not run yet.
         self._news.set()
         self._news = asyncio.Event()
 
     def has_ended(self, study_id: str) -> bool:
-        """Whether a study had ended at the last poll."""
+        """Whether a study had ended when the database was last read."""
         return (head := self._heads.get(study_id)) is not None and head.has_ended
 
     @contextmanager
     def watch(self, study_id: str) -> Iterator[Callable[[int], bool]]:
-        """Include a study in the polls during a `with` block; yields a function that returns whether the study has
-        events after a number.
+        """Include a study in the regular reading of new events while a `with` block runs. Yields a function that
+        returns whether the study has events after a given number.
         """
         self._watchers[study_id] += 1
         try:
@@ -47,7 +49,7 @@ class EventSignal:
                 del self._watchers[study_id]
 
     async def wait_for_poll(self, timeout_s: float) -> None:
-        """Wait for the end of the next poll for events, at most `timeout_s` seconds."""
+        """Wait until new events have been read from the database, at most `timeout_s` seconds."""
         try:
             await asyncio.wait_for(self._news.wait(), timeout_s)
         except TimeoutError:
@@ -62,8 +64,8 @@ class StreamLimits:
         self._of_senders: Counter[str] = Counter()
 
     def open_stream(self, client: str, sender: str, most: int, most_of_all: int) -> bool:
-        """Count one more open event stream. Returns False if the client has the maximum, or if its project has at least
-        as many streams as are still free.
+        """Count one more open event stream. Returns False, and counts nothing, if the client has the maximum number
+        of streams, or if its project has at least as many open streams as the service has free ones.
         """
         # Measured against what is free: a project with any number of keys leaves half of the places to the others.
         free = most_of_all - self._open_streams.total()

@@ -12,17 +12,23 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 _HALF_LIFE_S = 2.0
-"""Seconds after which a sender's past use of slots counts half in the queue."""
+"""Seconds after which the time for which a sender used slots counts only half in the fair queue."""
 # Threads share one interpreter, so each further thread of a busy sender makes all others wait longer for it.
 _BUSY_FRACTION = 0.5
-"""Fraction of all senders' recent slot time above which a sender counts as busy and is limited to one slot."""
+"""Fraction of the slot time that all senders used recently. A sender that used more than this fraction counts as
+busy, and is limited to one slot.
+"""
 # A sender that is alone delays nobody, and may use all its slots.
 _ALONE_FRACTION = 0.98
-"""Fraction of all senders' recent slot time above which a sender counts as the only active one, and is not limited."""
+"""Fraction of the slot time that all senders used recently. A sender that used more than this fraction counts as the
+only active one, and is not limited.
+"""
 
 
 class FairQueue:
-    """Fair queue for the slots of one process. Used in the event loop's thread only."""
+    """Fair queue that gives the slots of one process to the senders of requests. Used in the event loop's thread
+    only.
+    """
 
     def __init__(self, at_once: int, of_one_sender: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._free, self._max_per_sender = at_once, of_one_sender
@@ -32,7 +38,7 @@ class FairQueue:
 
     @asynccontextmanager
     async def slot(self, sender: str) -> AsyncIterator[None]:
-        """Context manager that occupies a slot of the fair queue for a sender while the `with` block runs."""
+        """Context manager that holds a slot of the fair queue for a sender, as long as the `with` block runs."""
         await self.take(sender)
         try:
             yield
@@ -85,7 +91,9 @@ class FairQueue:
 
 
 class DecayedUsage:
-    """Seconds for which each sender occupied slots, with older seconds counting exponentially less."""
+    """Seconds for which each sender occupied slots of the fair queue; the longer ago a second is, the less it counts
+    (exponential decay).
+    """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock, self._counted_s = clock, clock()
@@ -93,12 +101,14 @@ class DecayedUsage:
         self._total = 0.0
         # Growing weights cost nothing per sender; all sums are scaled back only when the weight becomes large.
         self._weight = 1.0
-        """Weight of a second of slot use that is added now. The weight grows with time, which has the same effect as
-        letting older seconds decay.
+        """Weight with which a second of slot use is added now. It grows with time, which has the same effect as if
+        older seconds counted less and less.
         """
 
     def count(self, in_use: Counter[str]) -> None:
-        """Add the time since the last call to the senders' usage; must be called before the slots in use change."""
+        """Add the slot time since the last call to each sender's usage. Must be called before the slots in use
+        change.
+        """
         now = self._clock()
         passed_s, self._counted_s = now - self._counted_s, now
         # Capped: after a long pause the power would overflow, and all earlier use is negligible anyway.
@@ -111,7 +121,7 @@ class DecayedUsage:
             self._rescale()
 
     def fraction(self, sender: str) -> float:
-        """Fraction of all senders' recent slot time that this sender used, from 0 to 1."""
+        """Slot time that this sender used recently, divided by the slot time that all senders used (from 0 to 1)."""
         return self._usage.get(sender, 0.0) / self._total if self._total else 0.0
 
     def _rescale(self) -> None:

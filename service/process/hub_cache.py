@@ -10,11 +10,13 @@ from shardtune.api_schemas.training.models import ModelSpec
 
 _MOST_MODELS = 128
 _KEPT_S = 300.0
-"""Seconds for which the commit that a branch or tag of a hub repository points to is remembered; a commit itself never
-changes.
+"""Seconds for which the service remembers to which commit a branch or tag of a hub repository points. The content of
+a commit itself never changes.
 """
 _MOST_READS = 4
-"""Maximum number of threads that wait for the hub at a time; a hub that never answers must not hold all of them."""
+"""Maximum number of threads that wait for the hub at the same time, so that a hub that never answers does not block
+all threads of the service.
+"""
 
 
 class HubCache:
@@ -27,7 +29,9 @@ class HubCache:
         self._models: dict[HubSource, tuple[float, ModelSpec]] = {}
 
     def get(self, source: HubSource) -> ModelSpec | None:
-        """Return the cached model of a repository and revision; None if it was never read, or too long ago."""
+        """Return the cached model of a repository and revision; None if it was never read, or if that was too long
+        ago.
+        """
         with self._guard:
             read_at, model = self._models.get(source, (0.0, None))
         if model is None or (not source.is_pinned and self._clock() - read_at > _KEPT_S):
@@ -35,7 +39,9 @@ class HubCache:
         return model
 
     def put(self, source: HubSource, model: ModelSpec) -> None:
-        """Cache a model under the revision (such as a branch) that was requested, and under its commit."""
+        """Cache a model under the revision that was requested, such as a branch, and also under the commit that was
+        read.
+        """
         with self._guard:
             for name in (source, model.hub or source):
                 self._models.pop(name, None)
@@ -45,7 +51,9 @@ class HubCache:
 
     @contextmanager
     def read_slot(self, wait_s: float) -> Iterator[bool]:
-        """Hold one of the slots for reading the hub; yields False if no slot became free within `wait_s`."""
+        """Reserve one of the slots for reading the hub during a `with` block; yields False if none became free within
+        `wait_s` seconds.
+        """
         is_free = self._reads.acquire(timeout=wait_s)
         try:
             yield is_free

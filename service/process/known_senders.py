@@ -12,8 +12,8 @@ _MAX_KEYS = 4096
 
 
 class KnownSenders:
-    """Projects by API key, known from earlier requests. An entry grants no permission; it only decides to whose share
-    of slots a request counts.
+    """Project of each API key, as known from earlier requests. This knowledge grants no permission; it only decides
+    against whose share of request slots a request counts.
     """
 
     def __init__(self) -> None:
@@ -29,7 +29,9 @@ class KnownSenders:
                 self._senders.pop(next(iter(self._senders)))
 
     def sender_of(self, scope: Scope) -> str:
-        """Project of the request's API key if the key was valid in an earlier request; else the client's address."""
+        """Project of the request's API key, if the key was valid in an earlier request; else the address of the
+        client.
+        """
         # A stranger that sends made-up keys shares the slots of its address with its other requests.
         key = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
         project = self._senders.get(key)

@@ -10,10 +10,12 @@ from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
 
 PEER_USER = "peer_user"
-"""Key in a request's state under which the operating system's user at the client's end of the connection is stored."""
+"""Key under which a request's state stores who sent it: the operating system's user at the client's end of the
+connection.
+"""
 _TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
-"""Kernel tables of open TCP sockets (proc_pid_net(5)): local and remote address, and the user who opened the socket.
-Reading a table takes the kernel some 20 ms, however short the table is.
+"""Kernel tables of open TCP sockets (proc_pid_net(5)), which contain the local and the remote address of each socket,
+and the user who opened it. Reading a table takes the kernel some 20 ms, however short the table is.
 """
 _LOCAL, _REMOTE, _UID, _INODE = 1, 2, 7, 9
 _CREDENTIALS = struct.Struct("3i")
@@ -38,8 +40,8 @@ class PeerUser:
 
     @cached_property
     def uid(self) -> int | None:
-        """User id of the client's program; None if the kernel knows no open socket there, because the program runs on
-        another machine or has closed its end.
+        """Id of the user who runs the client's program. None if the kernel knows no open socket at that address,
+        because the program runs on another machine or has closed the connection.
         """
         try:
             if self._connection.family == socket.AF_UNIX:
@@ -54,8 +56,8 @@ class PeerUser:
 
 
 def _diagnosed_uid(local: _Address, remote: _Address) -> int | None:
-    """User id of the open socket with these addresses. Asks the kernel only for this socket; None if the kernel does
-    not answer.
+    """Id of the user who opened the socket with these two addresses. Asks the kernel for this socket only; None if
+    the kernel does not answer.
     """
     family = socket.AF_INET if local[0].version == 4 else socket.AF_INET6
     # Padded to the size of an IPv6 address.
@@ -78,7 +80,7 @@ def _diagnosed_uid(local: _Address, remote: _Address) -> int | None:
 
 
 def _uid_of(local: _Address, remote: _Address) -> int | None:
-    """Id of the user who opened the socket with these two addresses."""
+    """Id of the user who opened the socket with these two addresses, found in the kernel's tables of sockets."""
     ports = f":{local[1]:04X}", f":{remote[1]:04X}"
     for table in _TABLES:
         for line in table.read_text().splitlines()[1:]:
@@ -107,8 +109,8 @@ def _plain(name: tuple[str, int] | tuple[str, int, int, int]) -> _Address:
 
 
 def _unmapped(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
-    """IPv4 address that is contained in an IPv6 address such as `::ffff:127.0.0.1`; other addresses are returned
-    unchanged.
+    """Return the IPv4 address that is contained in an IPv6 address such as `::ffff:127.0.0.1`; other addresses are
+    returned unchanged.
     """
     mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
     return address if mapped is None else mapped

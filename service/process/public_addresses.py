@@ -83,7 +83,7 @@ def is_public(address: Address) -> bool:
 
 
 def parse_literal(host: str) -> Address | None:
-    """Address that a host of a URL states literally; None for a name."""
+    """IP address that a URL contains in place of a host name; None if it contains a name."""
     try:
         return ipaddress.ip_address(host)
     except ValueError:

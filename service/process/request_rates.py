@@ -15,8 +15,8 @@ class RequestRates:
         self._counts: dict[str, int] = {}
 
     def count(self, project_id: str, limit: int, now: datetime) -> float | None:
-        """Count a request of a project. Returns the seconds until the next minute if the request exceeds the limit,
-        else None.
+        """Count a request of a project. If the request exceeds the limit, returns the seconds until the next minute
+        begins, else None.
         """
         seconds = now.timestamp()
         minute = int(seconds // _MINUTE_S)

@@ -12,15 +12,17 @@ _MAX_TARGETS = 4096
 
 
 class TargetCache:
-    """Cache of the fields of tuning targets (model, workload, cluster), by recommendation id."""
+    """Cache of what each recommendation is for: the fields of its tuning target (model, workload, cluster), by the
+    recommendation's id.
+    """
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
         self._fields_by_id: dict[str, Flat] = {}
 
     def fields_of(self, session: Session, recommendation_ids: Collection[str]) -> dict[str, Flat]:
-        """Fields of each recommendation's tuning target (model, workload, cluster), by recommendation id; reads only
-        uncached recommendations from the database.
+        """Fields of each recommendation's tuning target (model, workload, cluster), by the recommendation's id. Only
+        recommendations that are not cached are read from the database.
         """
         # Never invalidated: a recommendation's target does not change. The nearest recommendation is chosen among many,
         # whose answers would otherwise be read for each question.

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 
 
 class UsageCounts:
-    """Number of times that each recommendation was given out by this process since the counts were last written to the
-    database.
+    """Number of times that this process has returned each recommendation in a response since it last wrote these
+    counts to the database.
     """
 
     def __init__(self) -> None:
@@ -22,7 +22,7 @@ class UsageCounts:
             self._counts[project_id, target_key] += 1
 
     def take(self) -> Mapping[tuple[str, str], int]:
-        """Return the counts since the last call and reset them."""
+        """Return the counts since this function was last called, and begin to count from zero."""
         with self._guard:
             # Swapped under the lock: a request that counts meanwhile adds to the new counter.
             counts, self._counts = self._counts, Counter()

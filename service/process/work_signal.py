@@ -22,21 +22,24 @@ Result = TypeVar("Result")
 # Claims sample, which uses the CPU: more threads would only compete for the interpreter's lock. Heartbeats and reports
 # have threads of their own.
 CLAIM_THREADS = 4
-"""Number of threads in which claims (searches for work for a worker) run."""
+"""Number of threads in which claims run. A claim searches for work for a worker that asks for some."""
 _MAX_THREADS_PER_SENDER = CLAIM_THREADS - 1
-"""Maximum number of claim threads that one project may use. One thread is left for other projects, even if all claims
-of the project wait.
+"""Maximum number of claim threads that one project may use. One thread is therefore left for other projects, even if
+all claims of this project wait.
 """
 # A worker's own description determines its kind, and it may claim anything; without a bound, memory would grow.
 _MAX_KINDS = 256
-"""Maximum number of worker kinds for which the last answer "no work" is remembered."""
+"""Maximum number of kinds of workers (equal hardware and software) for which the last answer "no work" is remembered.
+"""
 # Some work appears without a change of a study: a budget in seconds runs out, and the final comparison begins.
 _RECHECK_S = 5.0
-"""Seconds after which an answer "no work" expires and a worker's claim is tried again."""
+"""Seconds for which an answer "no work" is believed. After that, a worker's request for work is tried again."""
 
 
 class _EmptyAnswer(NamedTuple):
-    """Last answer "no work" for workers of one kind (equal hardware, software and project)."""
+    """Last answer "no work" that a worker of one kind got; it holds for all workers of equal hardware, software and
+    project.
+    """
 
     change_count: int
     began_s: float
@@ -44,13 +47,13 @@ class _EmptyAnswer(NamedTuple):
 
 
 class WorkSignal:
-    """Latest known versions of the studies, and the kinds of workers for which no work was found. Used in the event
-    loop's thread only.
+    """Latest known versions of the studies, and the kinds of workers (equal hardware, software and project) for which
+    no work was found. Used in the event loop's thread only.
     """
 
     def __init__(self) -> None:
         self.waiting_requests = 0
-        """Number of workers' requests for work that are kept open at the moment."""
+        """Number of requests for work that workers have sent and that wait for an answer at the moment."""
         self._versions: Mapping[str, int] = {}
         self._change_count = 0
         self._empty_answers: dict[str, _EmptyAnswer] = {}
@@ -60,7 +63,9 @@ class WorkSignal:
         self._limiter: CapacityLimiter | None = None
 
     async def run_in_claim_thread(self, sender: str, query: Callable[[], Result]) -> Result:
-        """Run a sender's database query in one of the threads reserved for claims of work."""
+        """Run a database query for a sender in one of the threads reserved for claims (searches for work for a
+        worker).
+        """
         if self._limiter is None:
             # Made on first use: an anyio limiter belongs to the event loop in which it is created.
             self._limiter = CapacityLimiter(CLAIM_THREADS)
@@ -68,18 +73,24 @@ class WorkSignal:
             return await to_thread.run_sync(query, limiter=self._limiter)
 
     def kind_lock(self, kind: str) -> asyncio.Lock:
-        """Lock that lets workers of one kind (equal hardware and software) claim work only one after the other."""
+        """Lock that lets workers of one kind (equal hardware, software and project) search for work only one after
+        the other.
+        """
         # They want the same studies, and each study answers one request at a time. A weak dictionary drops locks that
         # nobody holds.
         return self._locks_by_kind.setdefault(kind, asyncio.Lock())
 
     @property
     def change_count(self) -> int:
-        """Number of changes of running studies seen so far; the caller reads it before a claim."""
+        """Number of times that the running studies were seen to have changed. The caller reads it before a claim, to
+        learn afterwards whether something changed meanwhile.
+        """
         return self._change_count
 
     def update(self, versions: Mapping[str, int]) -> None:
-        """Store the versions of the running studies, and wake the waiting requests for work if any version differs."""
+        """Store the version numbers of the running studies. If any of them is new, wake the requests that wait for
+        work.
+        """
         if versions == self._versions:
             return
         self._versions = dict(versions)
@@ -90,8 +101,8 @@ class WorkSignal:
     def record_no_work(
         self, kind: str, changes_before: int, reserved: frozenset[str] = frozenset(), began_s: float | None = None
     ) -> None:
-        """Record that a claim found no work for workers of this kind, given the studies' state before the claim. This
-        does not apply to the workers with `reserved` ids.
+        """Record that a claim found no work for workers of this kind (equal hardware and software), in the state that
+        the studies had before the claim. Workers with an id in `reserved` are exempt, because runs are kept for them.
 
         `began_s`: time at which the claim began, on the monotonic clock; by default now.
         """
@@ -104,9 +115,10 @@ class WorkSignal:
         )
 
     def may_have_work(self, kind: str, worker_id: str, asked_s: float | None = None) -> bool:
-        """Whether a worker's claim could find work although the last claim of a worker of this kind found none.
+        """Whether a worker's claim may find work, although the last claim of a worker of the same kind (equal
+        hardware and software) found none.
 
-        `asked_s`: time of the worker's request; an earlier answer "no work" does not count.
+        `asked_s`: time at which the worker asked for work; an answer "no work" from before that time does not count.
         """
         last = self._empty_answers.get(kind)
         if last is None or worker_id in last.reserved:

@@ -58,7 +58,8 @@ def decide(
 ) -> Recommendation:
     """Pin, unpin, approve, reject or roll back a recommendation, and return it.
 
-    The function `check` is called with the locked row of the tuning target, and may raise to reject the decision.
+    The function `check` is called with the locked row of the tuning target (model, workload, cluster), and may raise
+    to reject the decision.
 
     Raises:
         NotFound: the target key has no recommendation, or not the one that the request names.
@@ -167,8 +168,8 @@ def recommendation_view(row: RecommendationRow) -> Recommendation:
 
 
 def _report_confirmation(session: Session, approved: RecommendationRow, now: datetime) -> None:
-    """Record in a projection what an approved study measured on the projection's target. Without approval, its results
-    do not count there.
+    """Store what an approved study measured on a target cluster in the projection (prediction for that cluster) that
+    it tests. Before the approval, the study's results do not count there.
     """
     study = studies.get(session, approved.study_id)
     if study is not None:
@@ -178,8 +179,8 @@ def _report_confirmation(session: Session, approved: RecommendationRow, now: dat
 def _choose(
     session: Session, row: TuningTargetRow, action: UserDecision, request: DecisionRequest
 ) -> RecommendationRow:
-    """Find the recommendation that a decision applies to: the one named in the request, else the one that the action
-    implies.
+    """Find the recommendation that a decision applies to: the one that the request names, else the only one that the
+    decision can mean, such as the proposal for `approve`.
     """
     recommendation: RecommendationRow | None
     if request.recommendation_id is not None:

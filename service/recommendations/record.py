@@ -41,15 +41,17 @@ class DecidedBy:
     name: str
     """Name of the API key, or `service`."""
     key_id: str | None = None
-    """Id of the API key, which distinguishes keys with the same name; None: the service, or a request without a key."""
+    """Id of the API key, which distinguishes keys with the same name. None if the service itself decided, or a
+    request without a key.
+    """
 
 
 SERVICE = DecidedBy("service")
 
 
 def record_result(context: Context, session: Session, study: StudyRow, now: datetime) -> None:
-    """Record the result of a study that has ended by `now`, and recommend or propose it. The caller has locked the
-    study.
+    """Record the result of a study that has ended by `now`. Then recommend it, or, if a person has to approve it,
+    propose it. The caller has locked the study.
     """
     assert study.result is not None
     # Challenges and canaries recommend through their retune; a proposal of their own would bypass it.
@@ -81,8 +83,8 @@ def record_result(context: Context, session: Session, study: StudyRow, now: date
 
 
 def _is_faster(recommendation: RecommendationRow, recommended: RecommendationRow) -> bool:
-    """Whether a new result replaces the recommendation of another study: it is faster, or the other study's machine was
-    too busy for an answer.
+    """Whether a new result replaces the recommendation of another study: because it is faster, or because the other
+    study's machine was disturbed too much by other programs for an answer.
     """
     was_too_busy = recommended.answer.result.verdict is Verdict.TOO_BUSY
     return was_too_busy or recommended_speed(recommendation) > recommended_speed(recommended)
@@ -178,7 +180,7 @@ def record_earlier_results(context: Context) -> None:
 
 
 def project_of(context: Context, named: str | None) -> str:
-    """Id of the project that a request is about; by default the sender's own project.
+    """Id of the project that a request names; if it names none, of the sender's own project.
 
     Raises:
         NotFound: the sender has no access to the project.
@@ -190,7 +192,7 @@ def project_of(context: Context, named: str | None) -> str:
 
 
 def unknown_target(target_key: str) -> NotFound:
-    """Error for a target key without any measurement."""
+    """Error for a target key (model, workload, cluster and fingerprint) under which nothing was measured."""
     return NotFound(
         "unknown_best", f"target_key ({target_key}) has no recommendation; POST /v1/best:resolve starts a study"
     )
@@ -199,8 +201,8 @@ def unknown_target(target_key: str) -> NotFound:
 def make_current(
     session: Session, row: TuningTargetRow, recommendation: RecommendationRow, now: datetime, is_new: bool = True
 ) -> None:
-    """Make a recommendation the current recommendation of its tuning target. The caller has locked the target's row.
-    `is_new`: the recommendation was measured just now.
+    """Make a recommendation the current recommendation of its tuning target (model, workload, cluster). The caller
+    has locked the target's row. `is_new` says whether the recommendation was measured just now.
     """
     if row.recommended is not None and row.recommended.id != recommendation.id:
         row.recommended.state = RecommendationState.RETIRED

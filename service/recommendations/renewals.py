@@ -37,8 +37,8 @@ RECOMMENDED, PROPOSED, KEPT_BACK = (
 def renew_incumbent(
     session: Session, old: TuningTargetRow, study: StudyRow, reason: str, now: datetime
 ) -> RecommendationRow:
-    """Renew the incumbent (current recommendation) with the study's new measurement. The caller has locked the study
-    and the target's row.
+    """Renew the incumbent (current recommendation) of a tuning target with the study's new measurement of it. The
+    caller has locked the study and the target's row.
     """
     assert study.result is not None
     renewed = _renew(session, old, study, study.result, reason, now)
@@ -47,9 +47,9 @@ def renew_incumbent(
 
 
 def replace_incumbent(context: Context, session: Session, old: TuningTargetRow, study: StudyRow, reason: str) -> str:
-    """Recommend a configuration that was measured to be faster than the incumbent, or propose it for approval. If the
-    new fingerprint already has a recommendation that is at least as fast, this stays. Returns which of the three was
-    done.
+    """Recommend a configuration that was measured to be faster than the incumbent (current recommendation), or
+    propose it for approval. If there is already a recommendation on the new fingerprint (hardware and software
+    versions) that is at least as fast, that one stays. Returns a text that says which of these happened.
 
     The caller has locked the study and the target's row.
     """
@@ -85,8 +85,8 @@ def replace_incumbent(context: Context, session: Session, old: TuningTargetRow, 
 
 
 def record_inconclusive(session: Session, old: TuningTargetRow, reason: str, now: datetime) -> None:
-    """Record an inconclusive retune: the recommendation stays unchanged, and stale if it was stale. The caller has
-    locked the target's row.
+    """Record an inconclusive retune (repeated measurement of a recommendation): the recommendation stays unchanged,
+    and stale if it was stale. The caller has locked the target's row.
     """
     if old.recommended is not None:
         record_decision(session, old, old.recommended, DecisionAction.INCONCLUSIVE, SERVICE, reason[:2000], now)
@@ -126,8 +126,8 @@ def _renew(
 
 
 def _supersede(session: Session, old: TuningTargetRow, row: TuningTargetRow, now: datetime) -> None:
-    """Move a tuning target to its new key, together with the pin, use count and declared training run of the old
-    key.
+    """Move a tuning target (model, workload, cluster) to a new key, with the pin, the use count and the declared
+    training run that were stored under the old key.
     """
     if (row.project_id, row.target_key) == (old.project_id, old.target_key) or old.superseded_by == row.target_key:
         return
@@ -145,10 +145,12 @@ def _supersede(session: Session, old: TuningTargetRow, row: TuningTargetRow, now
 
 
 def is_incumbent(row: TuningTargetRow, study: StudyRow) -> bool:
-    """Whether the current recommendation of a tuning target is the incumbent that the study measured."""
+    """Whether the current recommendation of a tuning target (model, workload, cluster) is still the incumbent, that
+    is, the one that the study measured again.
+    """
     return row.recommended is not None and row.recommended.answer.result.best.config == study.baseline
 
 
 def _has_as_baseline(result: StudyResult, recommended: RecommendationRow) -> bool:
-    """Whether the baseline of a study's result is the current recommendation."""
+    """Whether the baseline with which a study's result was compared is the configuration that is recommended now."""
     return result.baseline.config == recommended.answer.result.best.config

@@ -21,16 +21,17 @@ from shardtune.tuner.projection.confirmation import confirmed, replaces, with_co
 log = logging.getLogger(__name__)
 
 _CANNOT_RUN = (FailureKind.OOM, FailureKind.OVER_LIMIT, FailureKind.ILLEGAL)
-"""Kinds of failures that prove that a configuration cannot run on the target; failures of other kinds may not happen
-again.
+"""Kinds of failures that prove that a configuration cannot run on the target (a larger cluster). Failures of other
+kinds may not happen again.
 """
 
 
 def report_confirmation(session: Session, study: StudyRow, result: StudyResult, now: datetime) -> None:
-    """Store what a study measured on a target cluster in the projection that it tests. Called once the study's result
-    needs no approval.
+    """Store what a study measured on a target cluster in the other study whose projection (prediction for that
+    cluster) it tests. Call it once the study's result needs no approval.
 
-    Retunes and canaries report nothing: they have a copy of the study's request, but repeat other configurations.
+    Studies that measure or check a recommendation again report nothing: they have a copy of a study's request, but
+    run other configurations.
     """
     original = _named_study(session, study)
     if original is None:
@@ -55,7 +56,7 @@ def report_confirmation(session: Session, study: StudyRow, result: StudyResult, 
 
 
 def take_back_confirmation(session: Session, study: StudyRow, now: datetime) -> None:
-    """Undo what a study has changed in the projection that it tested (the projection of another study)."""
+    """Undo what a study has changed in the projection that it tested. The projection belongs to another study."""
     original = _named_study(session, study)
     projection = None if original is None or original.result is None else original.result.projection
     if original is None or original.result is None or projection is None or projection.confirmation is None:
@@ -67,8 +68,8 @@ def take_back_confirmation(session: Session, study: StudyRow, now: datetime) -> 
 
 
 def keep_confirmation(earlier: StudyResult | None, result: StudyResult) -> StudyResult:
-    """Return the new result of an extended study; if its projection has the same two first choices as before, what was
-    measured of them on the target is kept.
+    """Return the new result of an extended study. Its projection (prediction for a larger cluster) keeps what was
+    measured on that cluster, if its first two choices are the same as before.
     """
     if earlier is None or earlier.projection is None or result.projection is None:
         return result
@@ -78,8 +79,8 @@ def keep_confirmation(earlier: StudyResult | None, result: StudyResult) -> Study
 def _replace_projection(
     session: Session, original: StudyRow, projection: StudyProjection, there: StudyRow, now: datetime
 ) -> None:
-    """Store a projection that contains the results of the study `there` on the target; notify webhooks if the
-    recommended configuration or the verdict has changed.
+    """Store a projection that contains the results of `there`, a study on the target cluster. Webhooks are notified
+    if the recommended configuration or the verdict has changed.
     """
     assert original.result is not None and original.result.projection is not None
     before = original.result.projection
@@ -116,7 +117,9 @@ def _event_data(original: StudyRow, projection: StudyProjection, there: StudyRow
 
 
 def _named_study(session: Session, study: StudyRow) -> StudyRow | None:
-    """Lock and return the study whose projection a user's study tests (its field `confirms`); None if there is none."""
+    """Lock and return the other study whose projection (prediction for a larger cluster) a user's study tests. The
+    field `confirms` names it; None if it names none.
+    """
     named = study.spec.confirms
     if named is None or study.system_study is not None:
         return None
@@ -130,8 +133,8 @@ def _named_study(session: Session, study: StudyRow) -> StudyRow | None:
 
 
 def _cannot_run(session: Session, study: StudyRow) -> tuple[TrialConfig, ...]:
-    """Return the configurations that failed in runs on the target because they need too much memory there or their
-    backend rejects them.
+    """Return the configurations that failed in runs on the target (a larger cluster), because they need too much
+    memory there or their backend rejects them.
     """
     rows = trials.of_study(session, study.id)
     return tuple(row.config for row in rows if row.failure is not None and row.failure.kind in _CANNOT_RUN)

@@ -28,8 +28,8 @@ class Postponed:
     reason: str
     # A project's own wait must not hold up other projects; a closed window of the fleet holds up everybody.
     blocked_scope: str = ""
-    """Retunes that must not start before this waiting retune: those of one project (the project's id), those of all
-    projects (`fleet`), or none (empty).
+    """Retunes that must not start before this one, which waits: a project's id stands for the retunes of that
+    project, `fleet` for the retunes of all projects, and an empty text for none.
     """
 
 
@@ -49,8 +49,8 @@ Admission = Admitted | Postponed | Skip
 
 
 def decide_admission(context: Context, session: Session, row: RetuneRow) -> Admission:
-    """Decide whether a retune (repeated measurement of a recommendation) may start now. The caller has locked the
-    retuning budget.
+    """Decide whether a retune (repeated measurement of a recommendation) may start now, must wait, or is skipped. The
+    caller has locked the retuning budget.
     """
     spec = schedule_of(session, row)
     # A person who asks for a retune has decided that it is worth its cost.
@@ -64,8 +64,8 @@ def decide_admission(context: Context, session: Session, row: RetuneRow) -> Admi
 
 
 def schedule_of(session: Session, row: RetuneRow) -> ScheduleSpec | None:
-    """Spec of the schedule that requested a retune (repeated measurement of a recommendation); None without a
-    schedule.
+    """Settings of the schedule that requested a retune (repeated measurement of a recommendation); None if no
+    schedule did.
     """
     schedule = schedules.get(session, row.schedule_id) if row.schedule_id is not None else None
     return None if schedule is None else schedule.spec
@@ -113,8 +113,8 @@ def _check_budget(context: Context, session: Session, row: RetuneRow) -> Admissi
 
 
 def _promised_gpu_seconds(session: Session, running: Sequence[RetuneRow]) -> Mapping[str, float]:
-    """GPU-seconds by project that the running retunes (repeated measurements of recommendations) will probably still
-    use."""
+    """GPU-seconds that the running retunes (repeated measurements of recommendations) of each project will probably
+    still use."""
     promised: defaultdict[str, float] = defaultdict(float)
     for row in running:
         promised[row.project_id] += max(0.0, retune_budget.likely_cost(session, row) - retunes.spent(session, row))

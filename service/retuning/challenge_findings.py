@@ -14,8 +14,8 @@ from shardtune.tuner.verdict.challenge import ChallengeOutcome
 
 
 def finding_of(session: Session, study: StudyRow) -> ChallengeOutcome:
-    """Convert the result of a complete challenge study into a finding of its retune (repeated measurement of a
-    recommendation).
+    """Turn the result of a complete challenge study into a finding of its retune (repeated measurement of a
+    recommendation). The challenge compared the recommended configuration with up to three others.
     """
     assert study.result is not None
     history, result = tuple(challengers.observations_of(session, study)), study.result
@@ -42,7 +42,9 @@ def percent(speedup: Speedup) -> str:
 
 
 def describe_pairs(log_ratios: list[float]) -> str:
-    """Describe the paired runs of a challenge in words: pairs won by the challenger, and the median speed ratio."""
+    """Describe in words the paired runs of a challenge, in which a challenger ran beside the recommended
+    configuration: the pairs that the challenger won, and the median speed ratio.
+    """
     median_ratio = math.exp(sorted(log_ratios)[len(log_ratios) // 2]) if log_ratios else 1.0
     won = sum(ratio > 0 for ratio in log_ratios)
     return (
@@ -52,8 +54,8 @@ def describe_pairs(log_ratios: list[float]) -> str:
 
 
 def log_ratios(study: StudyRow) -> list[float]:
-    """Logarithms of the speed ratio challenger / incumbent, one for each pair of runs; empty if no challenger was
-    feasible.
+    """Logarithms of the speed ratio challenger / incumbent (recommended configuration), one for each pair of runs;
+    empty if no challenger was feasible.
     """
     finalists = study.result.final_comparison if study.result is not None else None
     return [math.log(ratio) for ratio in finalists.ratios] if finalists is not None else []

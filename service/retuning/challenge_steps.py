@@ -36,13 +36,14 @@ from shardtune.tuner.verdict import challenge
 log = logging.getLogger(__name__)
 
 _WORKER_PATIENCE = timedelta(days=1)
-"""Time for which a retune (repeated measurement of a recommendation) waits for a worker with its fingerprint to return.
+"""Time for which a retune (repeated measurement of a recommendation) waits until a worker with the right hardware and
+software versions returns.
 """
 
 
 def start_challenge(context: Context, retune: RetuneRow) -> str:
     """Create the challenge study of a retune (repeated measurement of a recommendation); returns the study's id. A
-    repeated call returns the same id.
+    challenge compares the recommended configuration with up to three others. A repeated call returns the same id.
 
     Raises:
         Conflict: no worker could run the study now, or the tuning target has no recommendation to challenge.
@@ -85,8 +86,8 @@ def start_challenge(context: Context, retune: RetuneRow) -> str:
 
 
 def advance_retune(context: Context, retune: RetuneRow) -> None:
-    """Take the next step of a running retune: judge an ended study, begin the wide search, or detect that no worker can
-    continue.
+    """Take the next step of a running retune (repeated measurement of a recommendation): judge its ended study, begin
+    a wide search if its challenge requires one, or detect that no worker can continue.
     """
     with context.db.write() as session:
         ids = [name for name in (retune.challenge_study_id, retune.search_study_id) if name is not None]
@@ -110,8 +111,8 @@ def advance_retune(context: Context, retune: RetuneRow) -> None:
 
 
 class _Step:
-    """One step of a retune (repeated measurement of a recommendation), with the rows of retune, study and tuning target
-    locked.
+    """One step of a retune (repeated measurement of a recommendation), with the rows of the retune, its studies and
+    its tuning target (model, workload, cluster) locked.
     """
 
     def __init__(
@@ -127,8 +128,8 @@ class _Step:
         self.now = context.now()
 
     def judge_challenge(self) -> None:
-        """Judge the ended challenge of a retune: keep the incumbent (recommended configuration), begin a wide search,
-        or record an inconclusive result.
+        """Judge the ended challenge of a retune, in which the incumbent (recommended configuration) ran against up to
+        three others. Then keep the incumbent, begin a wide search, or record an inconclusive result.
         """
         if not self._is_incumbent_current():
             return
@@ -155,8 +156,8 @@ class _Step:
             self._record_failure()
 
     def judge_search(self) -> None:
-        """Judge the ended wide search of a retune. Its result replaces the incumbent (recommended configuration); if it
-        found nothing faster, the challenge's result does.
+        """Judge the ended wide search of a retune (repeated measurement of a recommendation). Its result replaces the
+        incumbent (recommended configuration); if it found nothing faster, the winner of the earlier challenge does.
         """
         if not self._is_incumbent_current():
             return
@@ -176,8 +177,8 @@ class _Step:
             self._record_failure()
 
     def give_up_without_worker(self) -> None:
-        """End the study of a retune (repeated measurement of a recommendation) if no recent worker has its fingerprint
-        and can read its runs, and request the retune again.
+        """End the study of a retune (repeated measurement of a recommendation) and request the retune again, if no
+        recent worker has the study's fingerprint (hardware and software versions) and can read its runs.
         """
         recent_workers = workers.seen_since(self.session, self.now - _WORKER_PATIENCE)
         able = [worker for worker in recent_workers if compatibility.can_run(worker, self.study)]
@@ -238,8 +239,8 @@ class _Step:
         )
 
     def _begin_search(self, with_incumbent: bool) -> None:
-        """Begin the wide search of a retune with the challenge's trials as first configurations, guided by the trials
-        of the old search.
+        """Begin the wide search of a retune (repeated measurement of a recommendation). The trials of the retune's
+        challenge are its first configurations, and the trials of the search that found the recommendation guide it.
         """
         assert self.target is not None and self.target.recommended is not None and self.study.system_study is not None
         origin = system_studies.search_behind(self.session, self.target.recommended)
@@ -287,7 +288,7 @@ class _Step:
 
 
 def _study_id(retune: RetuneRow, kind: str) -> str:
-    """Id of a study of a retune; equal for repeated attempts at the same step, so that a repeated step adds no second
-    study.
+    """Id of a study of a retune (repeated measurement of a recommendation). It is the same each time the same step is
+    attempted, so that a repeated step adds no second study.
     """
     return f"study-{hashlib.sha256(f'{retune.id}:{kind}'.encode()).hexdigest()[:12]}"

@@ -32,8 +32,8 @@ _MAX_PREDICTED = 1500
 def choose_challengers(
     planner_cache: PlannerCache, session: Session, row: TuningTargetRow, origin: StudyRow, fingerprint_key: str
 ) -> tuple[tuple[TrialConfig, ...], tuple[str, ...]]:
-    """Choose at most three challengers for the incumbent (recommended configuration), each with a text that names its
-    source.
+    """Choose at most three challengers (configurations that may replace the recommended one, the incumbent). Each
+    comes with a text that names its source.
     """
     assert row.recommended is not None
     incumbent = row.recommended.answer.result.best.config
@@ -53,8 +53,8 @@ def observations_of(session: Session, study: StudyRow) -> Iterable[Observation]:
 
 
 def describe_unpaired(session: Session, study: StudyRow) -> str:
-    """Describe the speed of the challengers relative to the incumbent, for a study in which no challenger was paired
-    with the incumbent.
+    """Describe the speed of the challengers relative to the incumbent (recommended configuration), for a challenge
+    study in which no pair of runs compared them.
     """
     assert study.result is not None
     winner = study.result.best
@@ -77,8 +77,8 @@ def _describe_source(
 def _recommended_there(
     session: Session, row: TuningTargetRow, origin: StudyRow, fingerprint_key: str
 ) -> TrialConfig | None:
-    """Configuration that was recommended for the same tuning target (model, workload, cluster) by a study on the
-    present fingerprint.
+    """Configuration that a study recommended for the same tuning target (model, workload, cluster) on the hardware
+    and software versions that are present now.
     """
     fingerprint = session.get(FingerprintRow, fingerprint_key)
     assert fingerprint is not None

@@ -15,8 +15,8 @@ def expected_saving(planned_gpu_seconds: float, speed_ratio: float) -> float:
 def realized_saving(
     planned_gpu_seconds: float | None, outcome: RetuneOutcome, speed_ratio: float | None
 ) -> float | None:
-    """GPU-seconds that the result of an ended retune saves in the declared training run. None: no run was declared, or
-    the retune had no usable result.
+    """GPU-seconds that the result of an ended retune (repeated measurement of a recommendation) saves in the declared
+    training run; None if no run was declared, or the retune had no usable result.
     """
     if planned_gpu_seconds is None:
         return None
@@ -28,8 +28,8 @@ def realized_saving(
 
 
 def why_not_worthwhile(cost: float, planned_gpu_seconds: float | None, likely_gain: float | None) -> str | None:
-    """Reason why a retune of this likely cost is not worthwhile. None: it may be worthwhile, or no training run was
-    declared.
+    """Reason why a retune (repeated measurement of a recommendation) of this likely cost is not worthwhile. None if
+    it may be worthwhile, or if no training run was declared.
 
     Without a likely gain, a retune is skipped only if it would cost as much as the whole declared run.
     """
@@ -50,8 +50,8 @@ def why_not_worthwhile(cost: float, planned_gpu_seconds: float | None, likely_ga
 def why_stop(
     spent: float, planned_gpu_seconds: float | None, likely_gain: float | None, max_gpu_seconds: float | None
 ) -> str | None:
-    """Reason to stop a running retune (its schedule's budget is used up, or its cost exceeds any possible saving).
-    None: the retune may continue.
+    """Reason to stop a running retune (repeated measurement of a recommendation): its schedule's budget is used up,
+    or its cost exceeds any possible saving. None if the retune may continue.
     """
     if max_gpu_seconds is not None and spent >= max_gpu_seconds:
         return f"stopped: it has used {spent:.0f} of the {max_gpu_seconds:g} GPU-seconds its schedule allows"

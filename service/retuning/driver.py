@@ -19,14 +19,14 @@ from shardtune.service.retuning.records import stop_retune
 log = logging.getLogger(__name__)
 
 Advance = Callable[[Context, RetuneRow], None]
-"""Function that takes the next step of a retune (repeated measurement of a recommendation), if there is one; it may be
-called repeatedly.
+"""Function that takes the next step of a retune (repeated measurement of a recommendation), if a step is due. Calling
+it again for the same step has no further effect.
 """
 
 
 def drive(context: Context, start: Start, advance: Advance) -> int:
-    """Take the next step of every running retune (repeated measurement of a recommendation) that no other replica
-    drives; returns the number of retunes.
+    """Take the next step of every running retune (repeated measurement of a recommendation) that no other replica is
+    handling; returns the number of retunes handled.
     """
     with context.db.read() as session:
         rows = retunes.running(session)
@@ -75,8 +75,8 @@ def _record_failed_step(context: Context, retune_id: str, reason: str) -> None:
 
 
 def _release(context: Context, retune_id: str) -> None:
-    """Release this replica's claim on a retune (repeated measurement of a recommendation), and store the reason if the
-    retune waits for budget.
+    """Release this replica's claim on a retune (repeated measurement of a recommendation). If the retune waits for
+    budget, store that as its reason.
     """
     with context.db.write() as session:
         row = retunes.lock(session, retune_id)

@@ -29,21 +29,23 @@ from shardtune.service.retuning.target_selection import includes
 log = logging.getLogger(__name__)
 
 Start = Callable[[Context, RetuneRow], str]
-"""Function that creates the challenge study of a retune (repeated measurement of a recommendation) and returns its id;
-repeating it returns the same id.
+"""Function that creates the challenge study of a retune (repeated measurement of a recommendation) and returns its
+id. Calling it again returns the same id.
 """
 
 CLAIM_TIME = timedelta(seconds=60)
-"""Time after which another replica takes over a retune (repeated measurement of a recommendation) from a replica that
-stopped driving it.
+"""Time after which another replica takes over a retune (repeated measurement of a recommendation), because the
+replica that was handling it has stopped.
 """
 _HOUR_S = 3600.0
 _RETRY_AFTER = timedelta(minutes=5)
 MAX_TRIES = 5
-"""Maximum number of attempts at the failing start or step of a retune (repeated measurement of a recommendation)."""
+"""Maximum number of attempts at the same step of a retune (repeated measurement of a recommendation), or at its
+start, if it keeps failing.
+"""
 _TRIGGERS = {RetuneCause.FINGERPRINT: Trigger.FINGERPRINT, RetuneCause.DRIFT: Trigger.DRIFT}
-"""Trigger that a schedule must have to be responsible for a retune (repeated measurement of a recommendation), by the
-retune's cause.
+"""Trigger of the schedules that are responsible for a retune (repeated measurement of a recommendation), for each
+cause of a retune.
 """
 
 
@@ -58,11 +60,12 @@ def request_retune(
     not_before: datetime,
     now: datetime,
 ) -> RetuneRow:
-    """Request that a recommendation is measured again, no earlier than a given moment; returns the target's unfinished
-    retune if there is one.
+    """Request that a recommendation is measured again (a retune), no earlier than a given moment. If the target has
+    an unfinished retune, that one is returned.
 
-    The unfinished retune records the new changes. While it is queued, a change of fingerprints postpones it to the
-    later moment (a rolling upgrade is one event), and a person's request brings it forward and becomes its cause.
+    The unfinished retune records the new changes. While it is queued, a change of hardware or software postpones it
+    to the later moment, so that a rolling upgrade is one event. A person's request brings it forward and becomes its
+    cause.
     """
     policy = _find_policy(session, project_id, target_key, cause, schedule_id)
     row, is_new = retunes.put(
@@ -98,7 +101,9 @@ def request_retune(
 
 @dataclass(frozen=True)
 class _Policy:
-    """Schedule and planned training run that apply to a request for a retune, or the reason to skip the retune."""
+    """Schedule and planned training run that apply to a request for a retune (repeated measurement of a
+    recommendation), or the reason why the retune is skipped.
+    """
 
     schedule_id: str | None
     planned_gpu_seconds: float | None
@@ -108,8 +113,8 @@ class _Policy:
 def _find_policy(
     session: Session, project_id: str, target_key: str, cause: RetuneCause, schedule_id: str | None
 ) -> _Policy:
-    """Find the schedule that is responsible for a retune after a change or drift; without a schedule, the project's
-    policy applies.
+    """Find the schedule that is responsible for a retune (repeated measurement of a recommendation) after a change or
+    drift; without a schedule, the project's policy applies.
     """
     case = best.get_target(session, project_id, target_key)
     why_not = None
@@ -129,11 +134,11 @@ def _find_policy(
 
 
 def start_due(context: Context, start: Start) -> int:
-    """Start the queued retunes that are due, in order of how often their recommendation is used; returns the number
-    started.
+    """Start the queued retunes (repeated measurements of recommendations) that are due; those of the most used
+    recommendations come first. Returns the number started.
 
-    A retune that waits for budget or a time window stores its `reason`, and delays retunes of recommendations that are
-    used less often.
+    A retune that waits for budget or a time window stores its `reason`, and delays retunes of recommendations that
+    are used less often.
     """
     with context.db.read() as session:
         rows = retunes.due(session, context.now())
@@ -170,8 +175,8 @@ def _admit_and_start(context: Context, row: RetuneRow, start: Start, held_up: se
 
 
 def begin_challenge(context: Context, retune_id: str, start: Start) -> bool:
-    """Create the challenge study of a running retune (it compares the recommendation with up to three other
-    configurations), also after a crash. This replica has claimed the retune. Returns False if the retune has to wait.
+    """Create the challenge study of a running retune, also after a crash; it compares the recommendation with up to
+    three other configurations. This replica has claimed the retune. Returns False if the retune has to wait.
     """
     # Outside any transaction: choosing challengers predicts the search space. The id is stored afterwards, so a crash
     # in between repeats the start, which returns the same study.
@@ -199,8 +204,8 @@ def begin_challenge(context: Context, retune_id: str, start: Start) -> bool:
 
 
 def _requeue(context: Context, retune_id: str, reason: str, is_broken: bool = False) -> None:
-    """Return a retune to the queue, because no worker can run it now or its start failed; a failed start is repeated a
-    limited number of times.
+    """Return a retune (repeated measurement of a recommendation) to the queue, because no worker can run it now or
+    its start failed. A failed start is repeated a limited number of times.
     """
     with context.db.write() as session:
         row = retunes.lock(session, retune_id)

@@ -59,7 +59,9 @@ def cancel_retune(context: Context, retune_id: str, idempotency: IdempotencyKey 
 
 
 def stop_retune(context: Context, retune_id: str, outcome: RetuneOutcome, reason: str) -> None:
-    """End a retune (repeated measurement of a recommendation) and its unfinished studies."""
+    """End a retune (repeated measurement of a recommendation) and the studies that it has started and that have not
+    ended.
+    """
     with context.db.write() as session:
         _stop(context, session, _lock(session, retune_id), outcome, reason)
 
@@ -72,7 +74,7 @@ def _must_exist(context: Context, session: Session, retune_id: str) -> RetuneRow
 
 
 def _lock(session: Session, retune_id: str) -> RetuneRow:
-    """Lock the rows of a retune (repeated measurement of a recommendation) and of its challenge study."""
+    """Lock the rows of a retune (repeated measurement of a recommendation) and of the challenge study that runs it."""
     # The challenge is locked first (note [lock order]), so that no search can begin meanwhile.
     retune = retunes.get(session, retune_id)
     if retune is not None and retune.challenge_study_id is not None:
@@ -90,7 +92,7 @@ def _stop(context: Context, session: Session, row: RetuneRow, outcome: RetuneOut
 
 
 def list_retunes(context: Context, retune_filter: RetuneFilter, token: str | None, limit: int) -> RetunePage:
-    """Retunes of the projects visible to the sender, newest first."""
+    """Retunes (repeated measurements of recommendations) of the projects visible to the sender, newest first."""
     if not context.principal.sees(retune_filter.project_id):
         return RetunePage(retunes=())
     retune_filter = RetuneFilter(
@@ -110,8 +112,8 @@ def list_retunes(context: Context, retune_filter: RetuneFilter, token: str | Non
 
 
 def declare_run(context: Context, target_key: str, declared: PlannedRun, project_id: str | None) -> PlannedRun:
-    """Declare the training run that a recommendation is for; the cost of the recommendation's retunes is then compared
-    with the saving in that run.
+    """Declare the training run that a recommendation is for; the cost of the recommendation's retunes (repeated
+    measurements of recommendations) is then compared with the saving in that run.
 
     Raises:
         NotFound: the target key has no recommendation.
@@ -129,8 +131,8 @@ def declare_run(context: Context, target_key: str, declared: PlannedRun, project
 def end_retune(
     context: Context, session: Session, row: RetuneRow, outcome: RetuneOutcome, reason: str, gain: Gain | None = None
 ) -> None:
-    """End a retune that the caller has locked, and record the GPU-seconds that it saves; an already ended retune stays
-    unchanged.
+    """End a retune (repeated measurement of a recommendation) that the caller has locked, and record the GPU-seconds
+    that it saves; an already ended retune stays unchanged.
     """
     if row.state is RetuneState.ENDED:
         return
@@ -143,7 +145,7 @@ def end_retune(
 
 def _retune_views(context: Context, session: Session, rows: Sequence[RetuneRow]) -> tuple[Retune, ...]:
     """Convert retunes (repeated measurements of recommendations) into the API's model, with the recommendations of
-    their tuning targets.
+    their tuning targets (model, workload, cluster).
     """
     targets = best.get_targets(session, {(row.project_id, row.target_key) for row in rows})
     price = context.settings.price_per_gpu_hour

@@ -38,8 +38,9 @@ def add_system_study(
     notes: Sequence[str],
     now: datetime,
 ) -> StudyRow:
-    """Add a system study (challenge, search or canary) that measures an earlier study's tuning target again, on workers
-    with a given fingerprint and with the incumbent as baseline.
+    """Add a system study, which the service creates itself: a challenge, a search or a canary. It measures the tuning
+    target (model, workload, cluster) of an earlier study again, on workers with a given fingerprint. Its baseline is
+    the recommended configuration.
 
     Returns the existing study with this id if there is one, so that a repetition after a crash or by another replica
     adds no second study.
@@ -72,8 +73,8 @@ def add_system_study(
 
 
 def search_behind(session: Session, recommendation: RecommendationRow) -> StudyRow:
-    """Study whose search found a recommendation's configuration; challenge studies, which only measured this
-    configuration again, are skipped.
+    """Study whose search found a recommendation's configuration. Challenge studies are skipped, because they only
+    measured this configuration again.
     """
     renewed = recommendation.answer.renewed
     study = studies.get(session, renewed.study_id if renewed is not None else recommendation.study_id)
@@ -99,8 +100,9 @@ def suitable_workers(
 
 
 def choose_worker(context: Context, session: Session, row: TuningTargetRow, cause: RetuneCause) -> WorkerRow:
-    """Choose the worker that challenges the incumbent (recommended configuration). After a change of fingerprints,
-    workers that have changed are preferred; of several workers, the one registered last.
+    """Choose the worker that runs the incumbent (recommended configuration) against other configurations. After a
+    change of hardware or software, workers that have changed are preferred; of several workers, the one registered
+    last.
 
     Raises:
         Conflict: no live worker could run the challenge.
@@ -135,8 +137,8 @@ def _study_spec(
 
 
 def _valid_model_summary(session: Session, earlier: StudyRow, fingerprint_key: str) -> ModelSummary | None:
-    """Model summary of the earlier study if the summary is valid on this fingerprint. None: a worker must create a new
-    summary.
+    """Model summary (sizes and FLOPs of the model) of the earlier study, if it is valid on this fingerprint (hardware
+    and software versions); None if a worker must create a new one.
     """
     if earlier.fingerprint is None:
         return None

@@ -16,10 +16,10 @@ from shardtune.service.workers import registry
 
 
 def select_targets(context: Context, session: Session, project_id: str, selection: TargetSelection) -> list[str]:
-    """Keys of the tuning targets that a schedule selects now, in order: one per model, workload and cluster.
+    """Keys of the tuning targets that a schedule selects now, in order: one for each model, workload and cluster.
 
-    Of recommendations that differ only in fingerprint, those whose fingerprint a live worker has are selected; without
-    such a worker, the newest one.
+    Recommendations may differ only in their fingerprint (hardware and software versions). Then those are selected
+    whose fingerprint a live worker has; if no live worker has any of them, the newest one is.
     """
     live = set(registry.live_fingerprints(context, session, project_id))
     rows_by_target: dict[str, list[TuningTargetRow]] = {}

@@ -35,8 +35,9 @@ from shardtune.service.routes.studies import ProjectParam
 
 
 class _Decisions(StringConvertor):
-    """URL convertor that matches the names of decisions after `/v1/best:`. Leaves `/v1/best:history` and unknown words
-    to other routes, which answer 405 and 404.
+    """URL convertor for paths such as `/v1/best:pin`: it matches the names of decisions after the colon.
+    `/v1/best:history` and unknown words are left to other routes, so that a POST to them is answered with 405 and
+    404.
     """
 
     regex = "|".join(UserDecision)
@@ -161,8 +162,8 @@ def list_decisions(
     page_token: PageTokenParam = None,
     project: ProjectParam = None,
 ) -> DecisionPage:
-    """List all decisions about a tuning target, by the service and by users, newest first. Each decision changes the
-    ETag.
+    """List all decisions about a tuning target (model, workload, cluster), by the service and by users, newest first.
+    Each decision changes the ETag.
     """
     page, response.headers["ETag"] = decisions.list_decisions(context, target_key, page_token, limit, project)
     return page

@@ -52,7 +52,8 @@ Parsed = TypeVar("Parsed", bound=BaseModel)
 def parse_target(
     model: str | None, cluster: str | None, workload: str | None
 ) -> tuple[ModelSpec, WorkloadRequest, Cluster | None]:
-    """Parse model, cluster and workload of a tuning target from a query string; cluster None stands for `local`.
+    """Parse model, cluster and workload of a tuning target from a query string. A cluster of None stands for `local`,
+    the cluster of the live workers.
 
     Raises:
         Invalid: names each part that is missing or wrong.
@@ -74,7 +75,7 @@ def parse_target(
 
 
 def _parse_short_cluster(text: str) -> Cluster | None:
-    """Parse a cluster in its short form, such as `8xh100`. None: the text is JSON."""
+    """Parse a cluster in its short form, such as `8xh100`; None if the text is JSON."""
     if text.lstrip()[:1] in ("{", '"', "["):
         return None
     try:

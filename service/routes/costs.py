@@ -23,7 +23,7 @@ def read_costs(
         int, Query(ge=1, le=120, description="Number of months, the present one included.")
     ] = costs.MONTHS,
 ) -> CostReport:
-    """Read GPU-seconds by project, month and cause (search, final comparison, challenge, diagnosis, canary), and their
-    price if one is set.
+    """Read GPU-seconds by project, month and cause (search, final comparison, challenge, diagnosis, canary). They
+    come with their price if the operator has set one.
     """
     return costs.report(context, project, months)

@@ -27,8 +27,8 @@ TrialNumberParam = Annotated[int, Path(ge=0, lt=2**31, description="Number of th
     "/{number}/diagnosis", dependencies=READ, responses=problems("unknown_study", "unknown_trial", "unknown_diagnosis")
 )
 def read_diagnosis(context: ContextDep, study_id: StudyIdParam, number: TrialNumberParam) -> TrialDiagnosis:
-    """Read how a trial's step time divides into its parts, measured by the trial's last run under the profiler; or the
-    state of that run.
+    """Read how a trial's step time divides into its parts, as measured by the trial's last run under the profiler.
+    While that run has not ended, read its state instead.
     """
     return diagnoses.read_diagnosis(context, study_id, number)
 
@@ -49,7 +49,7 @@ def read_raw_trace(
     context: ContextDep, study_id: StudyIdParam, number: TrialNumberParam, rank: RankParam = 0
 ) -> Response:
     """Download the raw trace of one rank from the trial's last run under the profiler; the field `traces` of the
-    diagnosis lists the traces that are stored.
+    trial's diagnosis lists the stored traces.
     """
     trace = diagnoses.raw_trace(context, study_id, number, rank)
     return attached_trace(context, trace, f"{study_id}-{number}")

@@ -37,8 +37,8 @@ async def alive() -> dict[str, str]:
 
 @router.get("/readyz", response_model=None, responses=problems("database_unreachable", "database_not_migrated"))
 def ready(context: OpenContextDep) -> JSONResponse | dict[str, str]:
-    """Report whether the database is reachable and migrated; `clock` warns if this machine's clock differs from the
-    database's.
+    """Report whether the database is reachable and migrated; the field `clock` warns if this machine's clock differs
+    from the database's.
     """
     try:
         with context.db.read_connection() as connection:

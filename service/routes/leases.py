@@ -33,7 +33,7 @@ router = APIRouter(
 
 @router.post("/leases", response_model=Lease, responses={204: {"description": "No work within `wait_s`"}})
 async def ask_for_lease(context: ContextDep, request: Request, body: Incoming[LeaseRequest]) -> Lease | Response:
-    """Request work for a worker session; repeating the request returns the session's live lease."""
+    """Request work for a worker session. If the session has a live lease, this lease is returned again."""
     lease = await long_poll.lease(context, request, body)
     return Response(status_code=204) if lease is None else written_for(body.protocol_version, lease)
 
@@ -67,7 +67,7 @@ async def report_unreadable_lease(
 ) -> ReportAnswer | Response:
     """Hand back a run whose lease the worker cannot read. The worker gets no more runs until it restarts.
 
-    Repeating the report changes nothing.
+    Repeating the request changes nothing.
     """
     answer = await run_in_threadpool(unread_leases.take_back_unreadable, context, run_id, body)
     return written_for(body.protocol_version, answer)
@@ -98,8 +98,8 @@ AttemptParam = Annotated[
 async def store_raw_trace(
     context: ContextDep, request: Request, run_id: str, rank: RankParam, session: SessionParam, attempt: AttemptParam
 ) -> None:
-    """Store the raw trace of a rank before the run's end is reported. Traces that are too large stay with the
-    worker.
+    """Store the raw trace of a rank; workers send it before they report the run's end. Traces that are too large stay
+    with the worker.
     """
     declared = request.headers.get("content-length", "0")
     # Checked by the announced size first, so that a body that is too large is not read.

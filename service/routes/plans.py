@@ -17,8 +17,8 @@ router = APIRouter(prefix="/v1/plans", tags=["plans"], dependencies=[requires(Ac
 
 @router.post("", responses=problems("hub_unreachable"))
 def create_plan(context: ContextDep, request: PlanRequest, once: IdempotencyDep) -> Plan:
-    """Plan a training run over kinds and numbers of GPUs: for each, the best configuration, hours, money and the day on
-    which it ends, each with its 90 % band.
+    """Plan a training run over kinds and numbers of GPUs: for each, the best configuration, hours, cost, and the day
+    on which the training ends, each with its 90 % band.
     """
 
     return computed_plan(context, request, once)

@@ -18,8 +18,8 @@ router = APIRouter(prefix="/v1/predictions", tags=["predictions"], dependencies=
 
 @router.post("", responses=problems("hub_unreachable"))
 def create_prediction(context: ContextDep, request: PredictionRequest, once: IdempotencyDep) -> PredictionTable:
-    """Predict memory and speed of configurations without running them; a request without configurations gets one
-    prediction per strategy.
+    """Predict memory and speed of configurations without running them; a request that names no configurations gets
+    one prediction for each strategy (such as DDP or FSDP2).
     """
     return computed(
         context,
@@ -31,7 +31,7 @@ def create_prediction(context: ContextDep, request: PredictionRequest, once: Ide
 
 @router.post("/study-cost", responses=problems("no_worker", "hub_unreachable"))
 def estimate_study_cost(context: ContextDep, request: StudyRequest, once: IdempotencyDep) -> StudyCost:
-    """Estimate what a study would take and gain, before anything runs: trials, minutes, GPU-hours, the expected gain with
-    its band, and the limits that stop it. Nothing is stored.
+    """Estimate what a study would cost and gain, before anything runs: trials, minutes, GPU-hours, the expected gain
+    with its band, and the limits that would stop the study. Nothing is stored.
     """
     return computed(context, once, lambda: study_cost.estimate(context, request), ("model", "workload", "cluster"))

@@ -44,7 +44,7 @@ def list_retunes(
 
 @router.get("/retunes/{retune_id}", dependencies=_READ, responses=problems("unknown_retune"))
 def read_retune(context: ContextDep, retune_id: str) -> Retune:
-    """Read one retune (repeated measurement of a recommendation)."""
+    """Read one retune (repeated measurement of a recommendation): its cause, state, cost and outcome."""
     return records.read(context, retune_id)
 
 
@@ -54,7 +54,9 @@ def read_retune(context: ContextDep, retune_id: str) -> Retune:
     responses=problems("unknown_retune", "retune_ended", "retune_starting"),
 )
 def cancel_retune(context: ContextDep, retune_id: str, once: IdempotencyDep) -> Retune:
-    """End a queued or running retune for good; the recommendation stays unchanged, and stale if it was stale."""
+    """End a queued or running retune (repeated measurement of a recommendation) for good; the recommendation stays
+    unchanged, and stale if it was stale.
+    """
     return records.cancel_retune(context, retune_id, once)
 
 
@@ -66,7 +68,7 @@ def cancel_retune(context: ContextDep, retune_id: str, once: IdempotencyDep) -> 
 def plan_run(
     context: ContextDep, target_key: TargetKeyParam, planned: PlannedRun, project: ProjectParam = None
 ) -> PlannedRun:
-    """Declare the training run that a recommendation is for; the cost of the recommendation's retunes is compared with
-    their saving in that run.
+    """Declare the training run that a recommendation is for; the cost of the recommendation's retunes (repeated
+    measurements of recommendations) is compared with their saving in that run.
     """
     return records.declare_run(context, target_key, planned, project)

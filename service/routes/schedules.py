@@ -58,7 +58,7 @@ def create_schedule(
 def list_schedules(
     context: ContextDep, project: ProjectParam = None, limit: LimitParam = 50, page_token: PageTokenParam = None
 ) -> SchedulePage:
-    """List schedules of retunes, newest first."""
+    """List schedules of retunes (repeated measurements of recommendations), newest first."""
     return manage.list_schedules(context, project, page_token, limit)
 
 
@@ -66,7 +66,7 @@ def list_schedules(
 def read_schedule(
     context: ContextDep, schedule_id: ScheduleIdParam, request: Request, response: Response
 ) -> Schedule | Response:
-    """Read one schedule, its next tick, and the results of its last ticks."""
+    """Read one schedule, its next tick (moment at which it is due), and the results of its last ticks."""
     schedule = manage.read(context, schedule_id)
     return etags.set_etag(request, response, schedule) or schedule
 
@@ -75,7 +75,7 @@ def read_schedule(
 def list_ticks(
     context: ContextDep, schedule_id: ScheduleIdParam, limit: LimitParam = 50, page_token: PageTokenParam = None
 ) -> TickPage:
-    """List the ticks of a schedule with their results, newest first."""
+    """List the ticks of a schedule (moments at which it was due) with their results, newest first."""
     return manage.list_ticks(context, schedule_id, page_token, limit)
 
 
@@ -87,7 +87,7 @@ def put_schedule(
     response: Response,
     if_match: IfMatchParam = None,
 ) -> Schedule:
-    """Replace a schedule. Ticks that were due before the change are not run later."""
+    """Replace a schedule. Ticks (moments at which a schedule is due) from before the change are not run later."""
     schedule = manage.replace_schedule(context, schedule_id, spec, if_match)
     response.headers["ETag"] = etags.tag_of(schedule)
     return schedule
@@ -100,7 +100,9 @@ def put_schedule(
     responses=_CHANGED,
 )
 def delete_schedule(context: ContextDep, schedule_id: ScheduleIdParam, if_match: IfMatchParam = None) -> None:
-    """Delete a schedule and its ticks. Its queued retunes are skipped; running ones continue."""
+    """Delete a schedule and the record of its ticks (moments at which it was due). Its queued retunes (repeated
+    measurements of recommendations) are skipped; running ones continue.
+    """
     manage.delete(context, schedule_id, if_match)
 
 
@@ -108,8 +110,8 @@ def delete_schedule(context: ContextDep, schedule_id: ScheduleIdParam, if_match:
 def pause_schedule(
     context: ContextDep, schedule_id: ScheduleIdParam, once: IdempotencyDep, if_match: IfMatchParam = None
 ) -> Schedule:
-    """Pause a schedule until it is resumed. Ticks during the pause are not run later, and the schedule's queued retunes
-    are skipped.
+    """Pause a schedule until it is resumed. What was due during the pause is not run later, and the schedule's queued
+    retunes (repeated measurements of recommendations) are skipped.
     """
     return manage.pause(context, schedule_id, True, once, if_match)
 
@@ -118,11 +120,11 @@ def pause_schedule(
 def resume_schedule(
     context: ContextDep, schedule_id: ScheduleIdParam, once: IdempotencyDep, if_match: IfMatchParam = None
 ) -> Schedule:
-    """Resume a paused schedule with its first tick after now."""
+    """Resume a paused schedule. Its next tick is the first moment after now at which it is due."""
     return manage.pause(context, schedule_id, False, once, if_match)
 
 
 @router.post("/{schedule_id}:run", dependencies=[requires(Action.RUN_SCHEDULE)], responses=_UNKNOWN)
 def run_schedule(context: ContextDep, schedule_id: ScheduleIdParam, once: IdempotencyDep) -> Schedule:
-    """Retune the schedule's targets now, whatever its trigger is, even while the schedule is paused."""
+    """Measure the schedule's recommendations again now, whatever its trigger is, even while it is paused."""
     return manage.run_now(context, schedule_id, once)

@@ -268,7 +268,7 @@ def export_study(
     which: str = "best",
     form: Annotated[ExportFormat, Query(alias="format")] = "standard",
 ) -> Export:
-    """Read the ready-to-use configuration files of a study's recommended configuration (`best`), its `baseline`, its
-    projected `target`, or the trial with this number.
+    """Read the ready-to-use configuration files of one configuration of a study: the recommended one (`best`), its
+    `baseline`, the one projected to its `target`, or the trial with the given number.
     """
     return export_config.export_as(context, study_id, which, form)

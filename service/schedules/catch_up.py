@@ -17,15 +17,15 @@ class DueTick:
     at: datetime
     runs: bool
     merged_ticks: int = 1
-    """Number of ticks that this tick covers: itself, and missed ticks before it that were merged into it."""
+    """Number of ticks that this tick stands for: itself, and missed ticks before it that were merged into it."""
 
 
 def account_for_ticks(ticks: Sequence[datetime], now: datetime, spec: ScheduleSpec) -> list[DueTick]:
     """Decide about all due ticks of a schedule, oldest first; each tick is covered by exactly one result.
 
-    A tick noticed within the grace period is on time and runs. Missed ticks follow `catch_up`: `none` runs none; `one`
-    merges them into the next on-time tick (without one, the newest missed tick runs); `all` runs the newest
-    `catch_up_limit`.
+    A tick noticed within the grace period is on time and runs. The schedule's `catch_up` decides about missed ticks.
+    With `none`, no missed tick runs. With `one`, missed ticks are merged into the next on-time tick, or, without one,
+    the newest missed tick runs. With `all`, the newest `catch_up_limit` missed ticks run.
     """
     on_time = [at for at in ticks if (now - at).total_seconds() <= spec.misfire_grace_s]
     missed = ticks[: len(ticks) - len(on_time)]

@@ -16,11 +16,13 @@ from cronsim import CronSim, CronSimError
 _FIELDS = "minute hour day-of-month month day-of-week, such as '0 3 * * 0' (Sundays at 03:00)"
 # More than a year of a daily tick, so that both days on which the clocks change are among them.
 _CHECKED_TICKS = 400
-"""Number of future ticks (moments at which a schedule is due) whose distances are checked when a cron expression is
-validated.
+"""Number of future ticks (moments at which a schedule is due) whose distances in time are checked when a cron
+expression is validated.
 """
 _LAST_YEAR = 9998
-"""Last year whose ticks can be converted to UTC from every time zone (Python's dates end with the year 9999)."""
+"""Last year whose ticks (moments at which a schedule is due) can be converted to UTC from every time zone. Python's
+dates end with the year 9999.
+"""
 
 
 def check_expression(expression: str, zone: str, now: datetime, least_gap_s: float) -> None:
@@ -49,7 +51,7 @@ def check_expression(expression: str, zone: str, now: datetime, least_gap_s: flo
 
 
 def next_tick(expression: str, zone: str, after: datetime) -> datetime | None:
-    """First tick of a cron expression after a moment. None: there is no tick within fifty years."""
+    """First moment after a given one at which a cron expression is due; None if there is none within fifty years."""
     return next(ticks(expression, zone, after), None)
 
 
@@ -59,7 +61,7 @@ def describe(expression: str) -> str:
 
 
 def ticks(expression: str, zone: str, after: datetime) -> Iterator[datetime]:
-    """Iterate over the ticks of a cron expression after a moment.
+    """Iterate over the moments after a given one at which a cron expression is due.
 
     Raises:
         CronSimError: the expression cannot be read.

@@ -23,7 +23,7 @@ _RECENT_TICKS = 5
 def create_schedule(
     context: Context, spec: ScheduleSpec, idempotency: IdempotencyKey = NO_KEY, project_id: str | None = None
 ) -> Schedule:
-    """Store a new schedule; its first tick is the first matching time after now.
+    """Store a new schedule. Its first tick is the first moment after now at which it is due.
 
     Raises:
         Invalid: the cron expression cannot be run, or a tuning target is unknown.
@@ -83,7 +83,7 @@ def list_schedules(context: Context, project_id: str | None, token: str | None, 
 
 
 def list_ticks(context: Context, schedule_id: str, token: str | None, limit: int) -> TickPage:
-    """Ticks of a schedule with their results, newest first."""
+    """Ticks of a schedule (moments at which it was due) with their results, newest first."""
     after = paging.parse_token(token, [schedule_id], paging.whole_number)
     with context.db.read() as session:
         _check_visible(context, schedules.get(session, schedule_id), schedule_id)
@@ -93,7 +93,7 @@ def list_ticks(context: Context, schedule_id: str, token: str | None, limit: int
 
 
 def replace_schedule(context: Context, schedule_id: str, spec: ScheduleSpec, if_match: str | None = None) -> Schedule:
-    """Replace the spec of a schedule; its next tick is the first matching time after now.
+    """Replace the settings of a schedule. Its next tick is then the first moment after now at which it is due.
 
     Raises:
         PreconditionFailed: the schedule has changed since the sender read it.
@@ -113,8 +113,8 @@ def replace_schedule(context: Context, schedule_id: str, spec: ScheduleSpec, if_
 
 
 def delete(context: Context, schedule_id: str, if_match: str | None = None) -> None:
-    """Delete a schedule and its ticks. Its queued retunes (repeated measurements of recommendations) are skipped;
-    running ones continue.
+    """Delete a schedule and the record of its ticks (moments at which it was due). Its queued retunes (repeated
+    measurements of recommendations) are skipped; running ones continue.
     """
     with context.db.write() as session:
         row = _lock(context, session, schedule_id, if_match)
@@ -125,7 +125,7 @@ def delete(context: Context, schedule_id: str, if_match: str | None = None) -> N
 def pause(
     context: Context, schedule_id: str, paused: bool, idempotency: IdempotencyKey = NO_KEY, if_match: str | None = None
 ) -> Schedule:
-    """Pause a schedule, or resume it. Ticks during the pause neither run nor are run later."""
+    """Pause a schedule, or resume it. What was due during the pause is not run, and is not run later either."""
     now = context.now()
     with idempotency.write(context) as session:
         row = _lock(context, session, schedule_id, if_match)
@@ -140,7 +140,9 @@ def pause(
 
 
 def run_now(context: Context, schedule_id: str, idempotency: IdempotencyKey = NO_KEY) -> Schedule:
-    """Retune the targets of a schedule now, whatever its trigger is, even while the schedule is paused."""
+    """Request, whatever a schedule's trigger is and even while it is paused, that the recommendations which it
+    selects are measured again now.
+    """
     with idempotency.write(context) as session:
         row = _lock(context, session, schedule_id, None)
         ticks.add_manual_tick(context, session, row)

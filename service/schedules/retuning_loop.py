@@ -15,8 +15,8 @@ from shardtune.service.schedules import ticks
 
 
 async def keep_retuning(context: Context) -> None:
-    """Process due ticks and take the due steps of all retunes (repeated measurements of recommendations) at intervals,
-    until cancelled.
+    """Process the ticks of schedules that are due, and take the due steps of all retunes (repeated measurements of
+    recommendations), at intervals until cancelled.
     """
     # Separate steps: one that fails is logged, and the others still run in this round.
     await run_every(

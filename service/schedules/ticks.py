@@ -33,12 +33,16 @@ earlier ticks have ended.
 
 
 def next_tick_of(spec: ScheduleSpec, after: datetime) -> datetime | None:
-    """Next tick of a schedule after a moment. None: the schedule's trigger has no fixed times."""
+    """Next tick of a schedule (moment at which it is due) after a given moment; None if the schedule's trigger has no
+    fixed times.
+    """
     return None if spec.cron is None else cron.next_tick(spec.cron, spec.timezone, after)
 
 
 def account_for_due(context: Context) -> int:
-    """Process every due tick of all schedules; returns the number of ticks that this replica processed."""
+    """Process every tick (moment at which a schedule runs) that is due, for all schedules. Returns the number of
+    ticks that this replica of the service processed.
+    """
     with context.db.read() as session:
         rows = schedules.due(session, context.now())
     return sum_unlocked(rows, partial(_account_for_schedule, context), lambda row: row.id)
@@ -81,7 +85,9 @@ def add_manual_tick(context: Context, session: Session, row: ScheduleRow) -> Non
 
 
 def _account_for_schedule(context: Context, schedule: ScheduleRow) -> int:
-    """Process the due ticks of one schedule and return their number; 0 if another replica processes them."""
+    """Process every tick (moment at which a schedule runs) of one schedule that is due, and return their number; 0 if
+    another replica of the service processes them.
+    """
     now, spec = context.now(), schedule.spec
     assert spec.cron is not None and schedule.next_tick_at is not None
     later = cron.ticks(spec.cron, spec.timezone, schedule.next_tick_at)
@@ -141,8 +147,8 @@ def _insert_tick(
 def _begin_tick(
     context: Context, session: Session, row: ScheduleRow, tick: ScheduleTickRow, cause: RetuneCause
 ) -> None:
-    """Begin the tick of a schedule: request retunes, or send canaries for a drift schedule unless a person has
-    requested the tick.
+    """Begin the tick of a schedule: request retunes (repeated measurements of recommendations). A drift schedule
+    sends canaries (repeated runs of recommended configurations) instead, unless a person has requested the tick.
     """
     spec = row.spec
     keys = target_selection.select_targets(context, session, row.project_id, spec.targets)

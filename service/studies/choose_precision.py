@@ -11,8 +11,8 @@ from shardtune.tuner import baseline
 
 
 def stated_precision(request: StudyRequest) -> tuple[Precision | None, str | None]:
-    """Precision that a study's request states, or that its baseline implies; None if neither does. A note says if the
-    precision comes from the baseline.
+    """Return the precision that a study's request states, or else its baseline implies; None if neither does. With it
+    comes a note if the precision comes from the baseline.
     """
     if request.workload.precision is not None:
         return request.workload.precision, None

@@ -28,8 +28,8 @@ _MOST_DIGITS = 9
 
 
 def compare(context: Context, picks: Sequence[str]) -> Comparison:
-    """Compare the picked configurations. A pick is a study (its result), `study:number` (a trial), a retune (its
-    study's result), or a target key (its recommendation).
+    """Compare the picked configurations. A pick is a study (its result), `study:number` (a trial), a retune (the
+    result of its study), or a target key (its recommendation).
     """
     configs, unknown_picks = [], []
     with context.db.read() as session:
@@ -61,7 +61,7 @@ def _compared_config(context: Context, session: Session, pick: str) -> ComparedC
 
 
 def _resolve_pick(context: Context, session: Session, name: str) -> tuple[StudyRow | None, int | None]:
-    """Study with this name, and the number of the trial that is the study's result."""
+    """Study that a pick names, and the number of the trial that is this study's result."""
     if _TARGET_KEY.fullmatch(name):
         target = best.current_target(session, context.principal.home, name)
         recommended = target.recommended if target is not None else None
@@ -113,7 +113,7 @@ def _config_view(context: Context, study: StudyRow, row: TrialRow) -> ComparedCo
 
 
 def _speed_of_run(run: Measurement) -> MeasuredSpeed:
-    """Speed measured by a single run, with the interval of its mean step time."""
+    """Speed that a single run measured, with the interval of the run's mean step time."""
     low, high = run.speed_range
     return MeasuredSpeed(tokens_per_s_per_gpu=run.tokens_per_s_per_gpu, low=low, high=high, runs=1)
 
@@ -123,8 +123,8 @@ def _speed_of_runs(speeds: Sequence[float]) -> MeasuredSpeed:
 
 
 def _speedup(result: StudyResult | None, number: int) -> Speedup | None:
-    """Speed-up of a trial over the baseline, confirmed or not, if the trial is the challenger of the final
-    comparison.
+    """Speed-up of a trial over the baseline, if the trial is the challenger of the final comparison (paired runs that
+    decide); it may be confirmed or not.
     """
     challenger = (result.candidate or result.best) if result is not None else None
     return result.speedup if result and challenger and challenger.trial_number == number else None

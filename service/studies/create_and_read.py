@@ -54,7 +54,7 @@ def create_study(
     project_id: str | None = None,
     resolve_key: str | None = None,
 ) -> Study:
-    """Store a new study and its first run, which determines the model summary.
+    """Store a new study and its first run, in which a worker counts the sizes and FLOPs of the study's model.
 
     Raises:
         Invalid: no worker could run the study, or its search space is empty; then nothing is stored.
@@ -96,7 +96,9 @@ def create_study(
 
 
 class _CheckedRequest(NamedTuple):
-    """Checked request for a new study, completed with its cluster, its baseline and notes."""
+    """Request for a new study after it was checked. Its cluster and baseline are filled in, and notes for the user
+    are added.
+    """
 
     spec: StudySpec
     cluster: Cluster
@@ -106,8 +108,8 @@ class _CheckedRequest(NamedTuple):
 
 
 def _check_request(context: Context, request: StudyRequest, project_id: str) -> _CheckedRequest:
-    """Check a request for a new study. This is done before the write transaction, so that other requests do not wait
-    for the project's locked row meanwhile.
+    """Check a request for a new study. The check runs before the transaction that stores the study, so that other
+    requests do not wait for the project's locked row meanwhile.
 
     Raises:
         Invalid: no worker could run the study, or its search space is empty.
@@ -144,7 +146,7 @@ def _check_worker(request: StudyRequest, worker: WorkerRow) -> None:
 
 
 def _full_id(study_id: str, project_id: str) -> str:
-    """Full id of a study whose user chose the name; ids are unique within a project.
+    """Full id of a study from the name that its user chose; ids are unique within a project.
 
     Raises:
         Invalid: the name could be an id that the service generates, or is too long.

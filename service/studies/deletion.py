@@ -30,9 +30,9 @@ def delete(context: Context, study_id: str, withdraw: bool = False, if_match: st
     """Delete a study. An unfinished study is cancelled first, and its workers are informed in the response to their
     next heartbeat.
 
-    `withdraw`: stop recommending the study's result, and return to the previous recommendation, if there is one; a
-    projection of another study that this study confirmed or changed counts as untested again. Without `withdraw`,
-    recommendation and projection stay.
+    With `withdraw`, the service stops recommending the study's result and returns to the previous recommendation, if
+    there is one. If this study tested another study's projection (prediction for a larger cluster), the projection
+    counts as untested again. Without `withdraw`, recommendation and projection stay.
 
     Raises:
         Conflict: the service created the study for a retune or a canary.
@@ -67,7 +67,8 @@ def delete(context: Context, study_id: str, withdraw: bool = False, if_match: st
 def undelete(
     context: Context, study_id: str, idempotency: IdempotencyKey = NO_KEY, if_match: str | None = None
 ) -> Study:
-    """Restore a deleted study. A withdrawn result stays withdrawn, but can be approved.
+    """Restore a deleted study. If its result was withdrawn as a recommendation, it stays withdrawn, but can be
+    approved again.
 
     Raises:
         PreconditionFailed: the study has changed since the sender read it.

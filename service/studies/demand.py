@@ -21,7 +21,9 @@ from shardtune.service.workers import compatibility, registry
 from shardtune.service.workers.hardware_shape import has_same_shape
 
 _SAME_IMAGE = timedelta(hours=1)
-"""Time for which the next worker of a pool is assumed to lack the same packages as the pool's last worker."""
+"""Time after a pool's last worker has registered during which the pool's next worker is assumed to lack the same
+packages.
+"""
 
 
 @dataclass(frozen=True)
@@ -29,14 +31,16 @@ class PoolOffer:
     """Hardware and models that the workers of an autoscaled pool would offer."""
 
     cluster: Cluster | None = None
-    """Cluster that one worker of the pool has; None: any hardware."""
+    """Cluster that one worker of the pool has; None means any hardware."""
     models: frozenset[str] = frozenset()
     """Entry points of user-written models that the pool's workers are allowed to run."""
     scripts: frozenset[str] = frozenset()
     """User-written training scripts that the pool's workers are allowed to run."""
 
     def suits(self, row: StudyRow) -> bool:
-        """Whether a worker of the pool has a study's kind and size of hardware, and allows its model."""
+        """Whether a worker of the pool has the kind and size of hardware that a study needs, and allows the study's
+        model code.
+        """
         model = row.spec.model
         is_allowed = (model.entry_point is None or model.entry_point in self.models) and (
             model.script is None or model.script in self.scripts
@@ -45,8 +49,8 @@ class PoolOffer:
 
 
 def read(context: Context, pool: PoolOffer | None = None) -> Demand:
-    """Demand for workers: the hardware of the waiting and running studies in the sender's projects, grouped by hardware
-    and user code; with a pool, only studies that the pool's workers can run and that one more worker would help.
+    """Demand for workers in the sender's projects: waiting and running studies, grouped by hardware and user code.
+    With a pool, only studies are counted that the pool's workers can run and that one more worker would help.
     """
     studies_by_need: defaultdict[tuple[str, ...], list[StudyRow]] = defaultdict(list)
     with context.db.read() as session:
@@ -85,8 +89,9 @@ def _stopped_ids(context: Context, session: Session, rows: Sequence[StudyRow]) -
 
 
 def _unpackaged_ids(context: Context, session: Session, rows: Sequence[StudyRow]) -> set[str]:
-    """Ids of the waiting studies for which a worker with suitable hardware has just registered that lacks a package,
-    such as torchao. For them, an autoscaler would start the same image again and again.
+    """Ids of the waiting studies that would not begin on another worker of the same image: a worker with suitable
+    hardware has just registered, but lacks a package such as torchao. For them, an autoscaler would start the same
+    image again and again.
     """
     waiting = [row for row in rows if row.state is StudyState.WAITING]
     since = context.now() - _SAME_IMAGE

@@ -21,7 +21,8 @@ log = logging.getLogger(__name__)
 def request_diagnosis(
     context: Context, study_id: str, number: int, idempotency: IdempotencyKey = NO_KEY
 ) -> TrialDiagnosis:
-    """Request one more run of a trial under the profiler; while such a run waits or executes, no second run is added.
+    """Request one more run of a trial under the profiler; if such a run waits or executes already, no second one is
+    added.
 
     Raises:
         NotFound: no such study or trial.
@@ -57,7 +58,7 @@ def raw_trace(context: Context, study_id: str, number: int, rank: int) -> stored
     """Raw trace of a rank from the trial's last run under the profiler; `trace_download` reads its bytes.
 
     Raises:
-        NotFound: no such study or trial, no diagnosis was requested, or the trace is not stored (any more).
+        NotFound: no such study or trial, no diagnosis was requested, or the trace is not stored, or no longer stored.
     """
     with context.db.read() as session:
         get_study(context, session, study_id)
@@ -78,7 +79,7 @@ def raw_trace(context: Context, study_id: str, number: int, rank: int) -> stored
 
 
 def newest_diagnosis(session: Session, study: StudyRow, number: int) -> TrialDiagnosis | None:
-    """Latest diagnosis of a trial, read in the caller's transaction. None: no diagnosis was requested.
+    """Latest diagnosis of a trial, read in the caller's transaction; None if no diagnosis was requested.
 
     Raises:
         NotFound: no such trial.

@@ -23,7 +23,7 @@ _RECONNECT_MS = 2000
 
 
 def list_events(context: Context, study_id: str, after: int, limit: int = _PAGE) -> EventPage:
-    """Events of a study with numbers above a given number.
+    """Events of a study whose number is above a given one.
 
     Raises:
         NotFound: no such study.
@@ -44,10 +44,10 @@ def list_events(context: Context, study_id: str, after: int, limit: int = _PAGE)
 
 
 async def stream(context: Context, study_id: str, after: int) -> AsyncIterator[bytes]:
-    """Stream the events of a study above a given number, as server-sent events.
+    """Stream the events of a study whose number is above a given one, as server-sent events.
 
-    The stream ends with the study, when the reader's key becomes invalid, when the service stops, and when the database
-    is unreachable; the reader reconnects with `Last-Event-ID` and misses nothing.
+    The stream ends with the study, when the reader's key becomes invalid, when the service stops, and when the
+    database is unreachable; the reader reconnects with `Last-Event-ID` and misses nothing.
     """
     heartbeat_s = context.settings.stream_heartbeat_s
     permit = streams.StreamPermit(context, partial(auth.is_still_authorized, context))
@@ -81,7 +81,7 @@ async def stream(context: Context, study_id: str, after: int) -> AsyncIterator[b
 
 
 async def keep_polling(context: Context) -> None:
-    """Poll the watched studies for new events until cancelled."""
+    """Read new events of the watched studies from the database at intervals, until cancelled."""
 
     async def step() -> None:
         watched = context.event_signal.watched()

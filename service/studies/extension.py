@@ -69,8 +69,8 @@ def extend(
 
 
 def why_no_trials(study: Study, more: int, now: datetime) -> str | None:
-    """Reason why an ended study would run no additional trials if its budget were raised by `more` trials; None if it
-    would run them.
+    """Reason why a study that has ended would still run no further trials if its budget were raised by `more` trials;
+    None if it would run some.
     """
     if study.reason_code is StudyReasonCode.ALL_TRIED:
         return stopping.ALL_TRIED.text
@@ -125,7 +125,9 @@ def _check_worker(context: Context, session: Session, row: StudyRow) -> None:
 
 
 def _raise_budget(session: Session, row: StudyRow, more: Extension, now: datetime) -> None:
-    """Set the larger budget of a study, and the phase (search or final comparison) that uses it."""
+    """Store the larger budget of a study, and return the study to the search if the added budget is for the search
+    and not for the final comparison (paired runs that decide).
+    """
     snapshot = study_snapshot.read_study(session, row)
     spent_so_far = (snapshot.gpu_seconds, (now - snapshot.started_at).total_seconds())
     is_searching = row.phase in (StudyPhase.MODEL_SUMMARY, StudyPhase.SEARCH)
@@ -171,8 +173,8 @@ def _check_more_pairs(row: StudyRow) -> None:
 
 
 def _return_to_search(session: Session, row: StudyRow, now: datetime) -> None:
-    """Return a study from the final comparison to the search. Its executing validation runs may finish, but do not
-    count for the next comparison.
+    """Return a study from the final comparison (paired runs that decide) to the search. Validation runs that execute
+    now may finish, but do not count for the next final comparison.
     """
     for run in leases.open_runs(session, row.id):
         if run.state is TrialState.WAITING and run.purpose != RunPurpose.SEARCH:

@@ -19,7 +19,9 @@ from shardtune.tuner.search.space.legal_values import Flat
 
 # Studies with more are rare, and reading all their trials would take seconds.
 _MAX_TRIALS = 2_000
-"""Maximum number of trials that an insight reads, newest first."""
+"""Maximum number of a study's trials that its Pareto front and the importance of its parameters are computed from,
+newest first.
+"""
 # PED-ANOVA takes a third of a second for so many.
 _MAX_TRIALS_FOR_IMPORTANCE = 500
 """Maximum number of trials from which parameters' importance is computed, newest first."""
@@ -46,7 +48,7 @@ def pareto_front(context: Context, study_id: str) -> ParetoFront:
 
 
 def knob_importance(context: Context, study_id: str) -> Importance:
-    """Importance of each parameter for the speed of a study's trials.
+    """Importance of each parameter for speed, estimated from a study's trials.
 
     Raises:
         NotFound: no such study.
@@ -58,7 +60,9 @@ def knob_importance(context: Context, study_id: str) -> Importance:
 
 
 def importance_of(points: Sequence[TrialPoint], tables: Sequence[Flat]) -> Importance:
-    """Importance of each parameter for speed among feasible trials, given as flat tables."""
+    """Importance of each parameter for speed among the feasible trials; each trial is given as a flat table of its
+    parameters.
+    """
     rows = [(tuple(table.items()), point.tokens_per_s_per_gpu) for point, table in zip(points, tables, strict=True)]
     return importance.importance(
         tuple((knobs, speed) for knobs, speed in rows[-_MAX_TRIALS_FOR_IMPORTANCE:] if speed is not None)
@@ -66,7 +70,9 @@ def importance_of(points: Sequence[TrialPoint], tables: Sequence[Flat]) -> Impor
 
 
 def front_of(points: Sequence[TrialPoint]) -> list[ParetoPoint]:
-    """Feasible trials that no other trial beats in both speed and memory (Pareto front), sorted by rising memory."""
+    """Feasible trials on the Pareto front, sorted by rising memory: no other trial is both faster and needs less
+    memory.
+    """
     measured = [
         (peak, speed, point)
         for point in points

@@ -10,7 +10,8 @@ from shardtune.service.workers import registry, study_clusters
 
 
 def local_machine(context: Context) -> tuple[Cluster, DeviceDtypes, Experience]:
-    """Return the live workers' cluster, the data types of its devices, and the measurements under its fingerprint.
+    """Return the cluster of the live workers, the data types that its devices support, and the measurements that were
+    made on these workers' fingerprint (hardware and software versions).
 
     Raises:
         Invalid: there is no worker, or workers of several clusters.

@@ -17,8 +17,8 @@ from shardtune.tuner.prediction.shapes import config_shape
 def check_architecture(model: ModelSpec) -> None:
     """Reject a model architecture that no trial can train, and a model config that omits dimensions.
 
-    Omitted dimensions would get transformers' defaults, which nobody intends; checked for the families that the
-    predictor knows in closed form.
+    Omitted dimensions would get transformers' defaults, which nobody intends. They are checked for the model families
+    whose parameters the predictor can compute from the config.
 
     Raises:
         Invalid: names the field, its value and the remedy.
@@ -112,8 +112,8 @@ def check_fp16(request: StudyRequest) -> None:
 
 
 def check_tied(request: StudyRequest) -> None:
-    """Reject a study that limits its search to pipeline stages if the model ties weights and the optimizer's rounding
-    would make their two copies differ. Checked as far as the model's config shows it.
+    """Reject a study that limits its search to pipeline stages if the model ties its input and output embeddings and
+    the optimizer's rounding would make the two copies of them differ. Checked as far as the model's config shows it.
 
     Raises:
         Invalid: names the field, its value and the remedy.
@@ -133,8 +133,8 @@ def check_tied(request: StudyRequest) -> None:
 
 
 def check_data(request: StudyRequest) -> None:
-    """Reject a distribution of sample lengths if the user's own code makes the batches, and reject packed samples for a
-    model in which they would attend to each other.
+    """Reject samples of several lengths if the user's own code makes the batches, and reject packed samples for a
+    model in which samples packed together would attend to each other.
 
     Raises:
         Invalid: names the field, its value and the remedy.

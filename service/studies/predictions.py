@@ -30,7 +30,7 @@ def predict(context: Context, request: PredictionRequest) -> PredictionTable:
 
 def add_trace(context: Context, request: PredictionRequest) -> PredictionRequest:
     """Add to a prediction request the trace of the user's own model code, if an earlier study that the sender can see
-    has recorded one (see `own_traces`).
+    has recorded one.
     """
     if not request.model.is_own:
         return request

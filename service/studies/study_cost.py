@@ -31,12 +31,14 @@ from shardtune.tuner.search import fastest, seeds
 from shardtune.tuner.verdict import short_steps
 
 _TOP = 5
-"""Number of fastest configurations whose step times give the range of a usual trial's step time."""
+"""Number of the fastest configurations that give the range of step times of a usual trial."""
 
 
 @dataclass(frozen=True)
 class StudyMachine:
-    """Hardware on which a study would run, with the rates and calibrations measured on it so far."""
+    """Hardware on which a study would run, with the hardware rates and the predictor's corrections measured on it so
+    far.
+    """
 
     cluster: Cluster
     device: DeviceDtypes
@@ -45,7 +47,9 @@ class StudyMachine:
 
     @classmethod
     def of_cluster(cls, cluster: Cluster, hardware: MeasuredHardware | None = None) -> "StudyMachine":
-        """Describe a cluster for an estimate, by the GPU catalogue's figures, or by measured rates if they are given."""
+        """Describe a cluster for an estimate: with the measured rates if they are given, else with the GPU
+        catalogue's figures.
+        """
         return cls(cluster, catalogue.dtypes_of(cluster), hardware)
 
 
@@ -80,8 +84,8 @@ def estimate_on(
     plan: MeasurePlan,
     with_trace: Callable[[PredictionRequest], PredictionRequest] = _without_trace,
 ) -> StudyCost:
-    """Estimate the cost and gain of a study on a machine. `with_trace`: function that adds the trace of the user's own
-    model code to a prediction request, if one is known.
+    """Estimate the cost and gain of a study on a machine. `with_trace` is a function that adds the trace of the
+    user's own model code, if one is known, to a prediction request.
 
     Raises:
         Invalid: the study would be rejected.
@@ -116,8 +120,8 @@ def _is_predictable(request: PredictionRequest) -> bool:
 
 
 def _plans(spec: StudySpec, cluster: Cluster, plan: MeasurePlan, forecast: CostPredictions) -> PlanOf:
-    """Function that returns the measurement plan of a configuration's runs. As in a real study, the first baseline's
-    step time decides whether all runs time short steps.
+    """Return the function that gives the measurement plan of a configuration's runs. As in a real study, the first
+    baseline's step time decides whether all runs time short steps (with fewer micro batches).
     """
     first = next((prediction.speed for prediction in forecast.baselines), None)
     samples = short_steps.parity_samples(spec, cluster, None if first is None else first.step_time_s)

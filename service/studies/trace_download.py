@@ -14,7 +14,7 @@ from shardtune.service.process.context import Context
 _PIECE_BYTES = 256 << 10
 _BYTES_PER_S = 16 << 20
 """Bytes per second that a process reads for each download slot of a sender. Without this limit, fifty downloads that
-begin at once would block the event loop for all other requests until they have filled their connections.
+begin at once would fill their connections' buffers first, and block the event loop for all other requests meanwhile.
 """
 
 

@@ -32,20 +32,22 @@ _HEADS = ("num_attention_heads", "n_head", "n_heads")
 _EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
 # Divisible by most numbers of ranks, so that no mesh is rejected for a number that is not known yet.
 _ASSUMED_COUNT = 2**12 * 3**2 * 5 * 7
-"""Number assumed for attention heads, experts and expert width if the model's config omits them (transformers' defaults
-apply then).
+"""Number assumed for attention heads, experts and expert width if the model's config omits them, so that
+transformers' defaults apply.
 """
 # The space only asks whether there are 1, 2, 4 or 8 blocks to an FSDP unit; more of them change nothing.
 _MAX_BLOCKS = 64
-"""Maximum number of blocks (layers) of the stand-in model summary."""
+"""Maximum number of blocks (layers) in the stand-in for a model summary, which serves to check a study before a
+worker has summarised its model.
+"""
 
 
 def check(spec: StudySpec, cluster: Cluster) -> ResolvedBaseline:
-    """Check a new study, and convert its baseline into a configuration with notes.
+    """Check a new study, and convert its baseline into Shardtune's configuration format, with notes for the user.
 
     Raises:
         Invalid: the sampler is not installed, the baseline contradicts the workload, no batch or mesh is possible, or
-    the limits leave nothing to search.
+            the limits leave nothing to search.
     """
     model_checks.check(spec, cluster)
     _check_positions(spec)
@@ -95,10 +97,12 @@ def _check_considered(spec: StudySpec, cluster: Cluster) -> None:
 
 
 def check_without_worker(request: StudyRequest, cluster: Cluster | None) -> None:
-    """Check a request for a study without a worker. `cluster` None: the cluster is known only once a worker registers.
+    """Check a request for a study that no worker can run yet. `cluster` is None if the cluster becomes known only
+    once a worker registers.
 
     Raises:
-        Invalid: for the same reasons as `check`.
+        Invalid: the sampler is not installed, the baseline contradicts the workload, no batch or mesh is possible, or
+            the limits leave nothing to search.
     """
     if cluster is None:
         model_checks.check_architecture(request.model)
@@ -124,7 +128,7 @@ def check_without_worker(request: StudyRequest, cluster: Cluster | None) -> None
 
 
 def _chosen_by_devices() -> list[Precision]:
-    """Precisions that a device or a baseline may choose if a request states none."""
+    """Precisions that may be chosen by the device or by the baseline, if a request states none."""
     return [precision for precision in PRECISIONS.values() if not precision.is_chosen_only_by_name]
 
 
@@ -178,8 +182,8 @@ def _check_positions(spec: StudyRequest) -> None:
 
 
 def _stand_in_summary(model: ModelSpec) -> ModelSummary:
-    """Stand-in model summary that suffices to check whether the search space is empty; only bucket sizes depend on the
-    real summary.
+    """Stand-in for the model summary (sizes and FLOPs of the model), as long as no worker has counted them. It
+    suffices to check whether the search space is empty; only bucket sizes depend on the real summary.
     """
     layers = next(
         (_positive_int(model.trained_config.get(name), 1) for name in _LAYERS if name in model.trained_config), 1
@@ -222,23 +226,25 @@ def _stand_in_summary(model: ModelSpec) -> ModelSummary:
 
 
 def _mlp_note(model: ModelSpec) -> str | None:
-    """Reason why the model's MLPs cannot be computed in slices, as far as its config says; None if it says none."""
+    """Reason why the model's MLPs cannot be computed in slices, as far as the model's config shows one; None if it
+    shows none.
+    """
     if model.is_own:
         return OWN_CODE
     return EXPERTS if any(_positive_int(model.trained_config.get(name), 1) > 1 for name in _EXPERTS) else None
 
 
 def _tensor_limits(config: dict[str, JsonValue]) -> tuple[int | None, str | None]:
-    """Values of `tensor_divisor` and `tensor_note` for the model summary, as far as the model's config contains
-    them.
+    """Values of the model summary's fields `tensor_divisor` and `tensor_note`, which limit tensor parallelism, as far
+    as the model's config contains them.
     """
     shape = config_shape.shape_if_known(config)
     return (_head_divisor(config), None) if shape is None else shape.tensor
 
 
 def _pipeline_limits(config: dict[str, JsonValue], layers: int) -> tuple[int | None, str | None]:
-    """Values of `pipeline_blocks` and `pipeline_note` for the model summary, as far as the model's config contains
-    them.
+    """Values of the model summary's fields `pipeline_blocks` and `pipeline_note`, which limit pipeline parallelism,
+    as far as the model's config contains them.
     """
     shape = config_shape.shape_if_known(config)
     blocks, note = (layers, None) if shape is None else shape.pipeline
@@ -246,8 +252,8 @@ def _pipeline_limits(config: dict[str, JsonValue], layers: int) -> tuple[int | N
 
 
 def _expert_limits(config: dict[str, JsonValue]) -> tuple[int | None, int | None, str | None]:
-    """Values of `experts`, `expert_width` and `expert_note` for the model summary, as far as the model's config
-    contains them.
+    """Values of the model summary's fields `experts`, `expert_width` and `expert_note`, which limit expert
+    parallelism, as far as the model's config contains them.
     """
     shape = config_shape.shape_if_known(config)
     if shape is not None:
@@ -260,8 +266,8 @@ def _expert_limits(config: dict[str, JsonValue]) -> tuple[int | None, int | None
 
 
 def _head_divisor(config: dict[str, JsonValue]) -> int:
-    """Greatest common divisor of the numbers of query heads and key-value heads, as far as the model's config contains
-    them.
+    """Greatest common divisor of the number of query heads and the number of key-value heads, with an assumed number
+    of heads if the model's config names none.
     """
     heads = next((_positive_int(config.get(name), _ASSUMED_COUNT) for name in _HEADS if name in config), _ASSUMED_COUNT)
     return math.gcd(heads, _positive_int(config.get("num_key_value_heads"), heads))

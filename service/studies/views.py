@@ -14,12 +14,12 @@ from shardtune.tuner.verdict import final_comparison
 from shardtune.tuner.verdict.whole_steps import WHOLE_STEP_BLOCK
 
 _OF_COMPARISONS = (RunPurpose.VALIDATION, RunPurpose.RECIPE)
-"""Purposes of the runs that belong to one final comparison."""
+"""Purposes of the runs that belong to one final comparison (paired runs that decide)."""
 
 
 def study_view(row: StudyRow, trials: Mapping[str, int], rejected: int) -> Study:
-    """Convert a study's row into the API's model; the caller passes the counts, which are queried for many studies at
-    once.
+    """Convert a study's row into the API's model. The caller passes the numbers of trials and rejections, which it
+    queries for many studies at once.
     """
     return Study(
         study_id=row.id,
@@ -50,7 +50,7 @@ def study_view(row: StudyRow, trials: Mapping[str, int], rejected: int) -> Study
 
 
 def _known_code(code: str | None) -> StudyReasonCode | None:
-    """Return a stored reason code; None if a newer release stored a code that this release does not know."""
+    """Return a stored reason code. None if a newer release stored a code that this release does not know."""
     return StudyReasonCode(code) if code in set(StudyReasonCode) else None
 
 
@@ -65,7 +65,9 @@ def _final_comparison_runs(row: StudyRow) -> int | None:
 
 
 def trial_view(row: TrialRow) -> Trial:
-    """Convert a trial and its runs into the API's model; the trial's own figures are those of its search run."""
+    """Convert a trial and its runs into the API's model. The figures given for the trial itself are those of its
+    search run.
+    """
     # Validation runs repeat the configuration; the search run is the one that every trial has.
     searched = next((run.measurement for run in row.runs if run.purpose == RunPurpose.SEARCH), None)
     return Trial(
@@ -86,7 +88,7 @@ def trial_view(row: TrialRow) -> Trial:
 
 
 def _prediction_ratios(predicted: TrialPrediction | None, measured: Measurement | None) -> dict[str, float]:
-    """Ratios of predicted to measured memory and speed of a trial, where both values are known."""
+    """Predicted memory and speed of a trial, each divided by the measured value, as far as both values are known."""
     if predicted is None or measured is None:
         return {}
     ratios: dict[str, float] = {}

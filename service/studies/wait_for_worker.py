@@ -21,7 +21,9 @@ log = logging.getLogger(__name__)
 
 
 async def keep_beginning(context: Context) -> None:
-    """Start or fail waiting studies at the interval at which expired leases are checked, until cancelled."""
+    """Start or fail studies that wait for a worker, at intervals until cancelled. The interval is that at which
+    expired leases are looked for.
+    """
 
     async def step() -> None:
         await run_in_threadpool(begin_or_fail_waiting, context)
@@ -44,8 +46,8 @@ def wait_deadline(row: StudyRow) -> datetime:
 
 
 def no_worker_reason(waited_s: float, causes: Sequence[str] = ()) -> StudyReason:
-    """Reason stored with a study that failed because no suitable worker registered within its waiting time; `causes`:
-    why registered workers with suitable hardware cannot run the study.
+    """Reason stored with a study that failed because no suitable worker registered within its waiting time. `causes`
+    says why registered workers with suitable hardware cannot run the study.
     """
     text = (
         f"no worker with its cluster came within {waited_s:g} s; start one there with `shardtune worker`, "

@@ -20,7 +20,9 @@ class StudyCallback(Protocol):
 
 
 class CallbackFeed:
-    """Passes a followed study to its callbacks: each trial once after its end, and the study at its own end."""
+    """Passes a study that is being waited for to its callbacks: each trial once after the trial's end, and the study
+    at its own end.
+    """
 
     def __init__(self, callbacks: Sequence[StudyCallback]) -> None:
         self._callbacks = callbacks

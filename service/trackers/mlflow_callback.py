@@ -32,7 +32,7 @@ class MlflowCallback:
         self._experiment = self._client.create_experiment(experiment) if found is None else found.experiment_id
 
     def trial_ended(self, study: Study, trial: Trial) -> None:
-        """Log a trial: knobs as parameters, figures as metrics, state and reasons as tags."""
+        """Log a trial to MLflow: its knobs as parameters, its figures as metrics, its state and reasons as tags."""
         tags = {_STUDY: study.study_id, _TRIAL: str(trial.number), "mlflow.parentRunId": self._study_run(study)}
         run = self._run(tags, f"{study.study_id} trial {trial.number}")
         for name, value in trial_values.parameters(trial).items():

@@ -19,7 +19,7 @@ from shardtune.service.trackers import storage_lock, trial_values
 _TRIAL, _STUDY, _VALUE = "shardtune.trial", "shardtune.study_id", "shardtune.value"
 _STATES = {TrialState.COMPLETE: OptunaState.COMPLETE, TrialState.PRUNED: OptunaState.PRUNED}
 _OWN_TABLE = "version_info"
-"""Table that every Optuna storage contains."""
+"""Table by which a database is recognised as an Optuna storage, because each one contains it."""
 
 
 class StorageRejected(ValueError):
@@ -33,13 +33,13 @@ class StorageUpdate:
     """Result of a writing."""
 
     name: str
-    """Name of the study in the storage."""
+    """Name that the study has in the Optuna storage."""
     added: int
-    """Number of trials that were added."""
+    """Number of trials that were added to the Optuna storage."""
     kept: int
-    """Number of trials that the storage already contained."""
+    """Number of the study's trials that the Optuna storage contained before."""
     waiting: int
-    """Number of trials of the study that have not ended, and so are not written yet."""
+    """Number of the study's trials that have not ended, so that they are not yet written to the Optuna storage."""
 
 
 def write_study(study: Study, trials: Sequence[Trial], storage: str, name: str | None = None) -> StorageUpdate:
@@ -68,8 +68,8 @@ def write_study(study: Study, trials: Sequence[Trial], storage: str, name: str |
 
 
 def _write(backend: optuna.storages.RDBStorage, name: str, study: Study, ended: Sequence[Trial]) -> tuple[int, int]:
-    """Write ended trials into an Optuna storage that no other program writes to meanwhile; returns how many were added
-    and how many were there already.
+    """Write ended trials into an Optuna storage, while no other program writes to it. Returns how many trials were
+    added and how many it already contained.
     """
     stored = _stored_study(backend, name, study.study_id)
     wanted = _by_number(_optuna_trials(ended))
@@ -140,7 +140,7 @@ def _optuna_trial(trial: Trial, row: dict[str, KnobValue], spaces: dict[str, Bas
 
 
 def _local(moment: datetime) -> datetime:
-    """Convert a time into Optuna's form: local time without a time zone."""
+    """Convert a time into the form in which Optuna stores it: local time without a time zone."""
     return moment.astimezone().replace(tzinfo=None)
 
 
@@ -158,7 +158,7 @@ def _by_number(trials: Sequence[FrozenTrial]) -> dict[int, FrozenTrial]:
 
 
 def _content(trial: FrozenTrial) -> tuple[object, ...]:
-    """Return the content of a stored trial that must be equal when the same trial is written again."""
+    """Return the part of a stored trial that must be the same when the trial is written again."""
     choices = {
         name: space.choices for name, space in trial.distributions.items() if isinstance(space, CategoricalDistribution)
     }
@@ -210,7 +210,7 @@ def _rejections(storage: str) -> Iterator[sqlalchemy.URL]:
 
 
 def _reason(error: BaseException) -> str:
-    """Return the database's own error message, on one line; Optuna replaces it by a guess."""
+    """Return the error message of the database itself, on one line, because Optuna replaces it by a guess of its own."""
     inner = error.__cause__ if isinstance(error, optuna.exceptions.StorageInternalError) else error
     words = inner.orig if isinstance(inner, sqlalchemy.exc.DBAPIError) else inner
     return str(words).strip().partition("\n")[0]

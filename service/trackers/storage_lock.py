@@ -9,7 +9,9 @@ from filelock import FileLock, Timeout
 from optuna.storages._rdb.models import VersionInfoModel
 
 _PATIENCE_S = 60
-"""Maximum seconds to wait for another writer; writing one study takes one or two seconds."""
+"""Maximum seconds to wait until another process has finished writing to the Optuna storage; writing one study takes
+one or two seconds.
+"""
 BUSY = f"another command has been writing to it for {_PATIENCE_S} s; repeat the command when that one has ended"
 
 
@@ -19,8 +21,8 @@ class StorageBusy(RuntimeError):
 
 @contextmanager
 def locked_file(url: sqlalchemy.URL) -> Iterator[None]:
-    """Lock a SQLite storage between processes and threads, by a lock file beside the database's file; other databases
-    are not locked here.
+    """Lock a SQLite database with Optuna's trials, so that only one thread of one process writes to it. The lock is a
+    file beside the database's file; databases on a server are not locked by this function.
 
     Raises:
         StorageBusy: another writer has had the lock for a minute.

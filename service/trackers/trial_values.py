@@ -12,12 +12,14 @@ MEASURED_SPEED, MEASURED_MEMORY = "measured_tokens_per_s_per_gpu", "measured_pea
 
 
 def parameters(trial: Trial) -> dict[str, KnobValue]:
-    """Return the knobs of a trial's configuration by name."""
+    """Return the knobs of a trial's configuration, each with its name and value."""
     return flatten(trial.config)
 
 
 def figures(trial: Trial) -> dict[str, float]:
-    """Return the figures of a trial that are known; each name says whether it was measured or predicted."""
+    """Return the figures of a trial that are known; the name of each figure says whether it was measured or
+    predicted.
+    """
     prediction = trial.prediction
     known = {
         MEASURED_SPEED: trial.tokens_per_s_per_gpu,
@@ -29,7 +31,9 @@ def figures(trial: Trial) -> dict[str, float]:
 
 
 def notes(trial: Trial) -> dict[str, str]:
-    """Return texts about a trial beside its figures: state, description, origin, and the reason of an early end."""
+    """Return the texts about a trial that accompany its figures: state, description, origin, and the reason of an
+    early end.
+    """
     texts = {
         "state": trial.state.value,
         "description": trial.description,
@@ -42,8 +46,8 @@ def notes(trial: Trial) -> dict[str, str]:
 
 
 def study_notes(study: Study) -> dict[str, str]:
-    """Return texts about a study: model, cluster, workload and state, and the verdict and configurations once it has a
-    result.
+    """Return texts about a study: model, cluster, workload and state. Once the study has a result, also its verdict
+    and the recommended and compared configurations.
     """
     result = study.result
     texts = {
@@ -81,7 +85,9 @@ def answer_figures(study: Study) -> dict[str, float]:
 
 
 def ran_between(trial: Trial) -> tuple[datetime, datetime] | None:
-    """Return the time from the first start to the last end of a trial's attempts; None before any attempt has ended."""
+    """Return the time from the start of a trial's first attempt to the end of its last one; None before any attempt
+    has ended.
+    """
     attempts = [attempt for run in trial.runs for attempt in run.attempts]
     ends = [attempt.finished_at for attempt in attempts if attempt.finished_at is not None]
     return (min(attempt.started_at for attempt in attempts), max(ends)) if ends else None

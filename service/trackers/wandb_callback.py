@@ -27,7 +27,9 @@ class WandbCallback:
         self._options = {"project": project, "mode": mode, "dir": folder}
 
     def trial_ended(self, study: Study, trial: Trial) -> None:
-        """Log a trial: knobs as the run's configuration, figures, state and reasons as its summary."""
+        """Log a trial to Weights & Biases: its knobs as the run's configuration; its figures, state and reasons as
+        its summary.
+        """
         config = trial_values.parameters(trial)
         summary: dict[str, Any] = {**trial_values.figures(trial), **trial_values.notes(trial)}
         self._write(study, f"{study.study_id}-{trial.number}", "trial", config, summary)

@@ -9,16 +9,16 @@ from shardtune.service.http.errors import invalid
 from shardtune.service.process.public_addresses import is_public, parse_literal
 
 REMEDY = "use one, or let the operator set SHARDTUNE_WEBHOOK_ALLOW_PRIVATE=true"
-"""Remedy for a webhook URL whose address is not public."""
+"""Remedy that the error names if a webhook URL has an address that is not public."""
 _PORTS = range(1, 1 << 16)
 
 
 def check_url(url: str, allow_private: bool) -> None:
-    """Reject a webhook URL that is invalid independently of the addresses its host name resolves to.
+    """Reject a webhook URL for mistakes that show without resolving its host name.
 
     Raises:
-        Invalid: the URL has another scheme than http(s), a user and password, no host, or a literal address that is not
-            public.
+        Invalid: the URL has another scheme than http(s), a user and password, no host, or a literal address that is
+            not public.
     """
     try:
         parsed = httpx.URL(url)

@@ -25,21 +25,25 @@ from shardtune.service.webhooks.send import Message, ReceiverAnswer, delivery_ru
 log = logging.getLogger(__name__)
 
 RETRY_S = (5, 5 * 60, 30 * 60, 2 * 3600, 5 * 3600, 10 * 3600, 14 * 3600, 20 * 3600, 24 * 3600)
-"""Pauses in seconds after each failed attempt to deliver a message, as recommended by standardwebhooks.com. After the
-last attempt the message is given up.
+"""Pauses in seconds between the attempts to deliver a message, as recommended by standardwebhooks.com: one after each
+failed attempt. If the attempt after the last pause fails, the message is given up.
 """
 _CLAIM = timedelta(seconds=60)
-"""Time for which a service replica reserves a message that it sends; longer than sending may take."""
+"""Time for which a service replica reserves a message that it is sending, so that no other replica sends it, too.
+Sending may not take longer.
+"""
 _MAX_PER_WEBHOOK = 4
-"""Maximum number of messages that are being sent to one webhook at a time; 1 if the last message failed."""
+"""Maximum number of messages that are being sent to one webhook at the same time. If the webhook's last message
+failed, only one is sent at a time.
+"""
 _MAX_PER_PROJECT = 32
 _GONE = 410
 
 
 @dataclass
 class DeliveriesInFlight:
-    """Counts of the webhook messages that this process is sending, and the capacity for more. Used in the event loop's
-    thread only.
+    """Counts of the webhook messages that this process is sending now, from which follows how many more it may send.
+    Used in the event loop's thread only.
     """
 
     by_webhook: Counter[str] = field(default_factory=Counter)
@@ -48,7 +52,7 @@ class DeliveriesInFlight:
     """Ids of webhooks whose last message failed."""
 
     def copy(self) -> "DeliveriesInFlight":
-        """Copy of the counts for use in another thread, which plans further deliveries."""
+        """Copy of the counts of messages being sent, for another thread that plans further deliveries."""
         return DeliveriesInFlight(self.by_webhook.copy(), self.by_project.copy(), self.failing.copy())
 
     def capacity(self, webhook_id: str, project_id: str | None) -> int:
@@ -77,7 +81,7 @@ class Courier:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start_due(self) -> int:
-        """Begin to send due webhook messages as far as capacity allows; returns the number begun."""
+        """Begin to send webhook messages that are due, as many as may be sent at a time; returns the number begun."""
         messages = await run_in_threadpool(claim_due, self._context, self._in_flight.copy())
         key = await run_in_threadpool(secrets.master_key, self._context.settings) if messages else b""
         for message in messages:
@@ -95,7 +99,9 @@ class Courier:
             await asyncio.wait(self._tasks, timeout=pause_s, return_when=asyncio.FIRST_COMPLETED)
 
     async def stop(self) -> None:
-        """Cancel the messages that are being sent; they are claimed and sent again later."""
+        """Cancel the messages that are being sent; they are claimed and sent again later, possibly by another
+        replica.
+        """
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -122,7 +128,9 @@ async def keep_delivering(context: Context) -> None:
 
 
 def claim_due(context: Context, planned: DeliveriesInFlight) -> list[Message]:
-    """Claim due webhook messages for a minute, as many as may be sent in addition to those that are being sent."""
+    """Claim due webhook messages for a minute: as many as this process may send in addition to those it is sending
+    already.
+    """
     now = context.now()
     with context.db.read() as session:
         due_webhooks = [
@@ -148,8 +156,8 @@ def claim_due(context: Context, planned: DeliveriesInFlight) -> list[Message]:
 
 
 def record_answer(context: Context, message: Message, answer: ReceiverAnswer) -> None:
-    """Record the receiver's response to an attempt to deliver a message. An outdated attempt, overtaken by another,
-    changes nothing.
+    """Record the receiver's response to an attempt to deliver a message. Nothing changes if another attempt has taken
+    over the message meanwhile.
     """
     now = context.now()
     with context.db.write() as session:

@@ -118,8 +118,8 @@ def read_deliveries(context: Context, webhook_id: str, limit: int) -> list[Deliv
 
 
 def delivery_list(context: Context, webhook_id: str, state: str, offset: int, limit: int) -> tuple[list[Delivery], int]:
-    """Messages of a webhook in a given state (empty: any), newest first from `offset` on, and the total number of such
-    messages.
+    """Messages of a webhook in a given state (an empty state matches all), newest first and beginning at `offset`,
+    and the total number of such messages.
     """
     with context.db.read() as session:
         _get(context, session, webhook_id)
@@ -196,7 +196,9 @@ def _with_secret(row: WebhookRow, key: bytes) -> WebhookWithSecret:
 
 
 def _without_secret(row: WebhookRow) -> WebhookWithSecret:
-    """Response for a repeated request, without the webhook's secret."""
+    """Response for a request that was sent again, without the webhook's secret, which only the first response
+    contains.
+    """
     # Secrets are stored nowhere, so a sender that lost the response must rotate.
     return WebhookWithSecret(**dict(_webhook_view(row)), secret=_SHOWN_ONCE)
 

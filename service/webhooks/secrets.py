@@ -25,8 +25,9 @@ without losing a message.
 
 
 def master_key(settings: Settings) -> bytes:
-    """Key from which the secrets of webhooks are derived, and the key that signs the confirmation codes for coding
-    agents: the setting `SHARDTUNE_SECRET_KEY`, or a key file beside a SQLite database that is created on first use.
+    """Key from which the secrets of webhooks are derived, and which signs the confirmation codes for coding agents.
+    It is the setting `SHARDTUNE_SECRET_KEY`, or is read from a key file beside a SQLite database, created on first
+    use.
 
     Raises:
         Conflict: the database is not SQLite, and no key is set. Replicas of the service share no key file, so the key
@@ -71,8 +72,8 @@ def secret_of(key: bytes, webhook_id: str, version: int) -> str:
 
 
 def valid_versions(row: WebhookRow, now: datetime) -> tuple[int, ...]:
-    """Versions of a webhook's secret that sign messages now: the present version, and after a rotation also the former
-    one.
+    """Versions of a webhook's secret with which messages are signed now: the present version, and after a rotation
+    for some time also the former one.
     """
     if row.secret_version > 1 and row.rotated_at is not None and now < row.rotated_at + _OVERLAP:
         return row.secret_version, row.secret_version - 1

@@ -45,16 +45,20 @@ class ReceiverAnswer:
 
 @dataclass(frozen=True)
 class DeliveryRules:
-    """Rules and resources (allowed addresses, timeouts, certificates) for reaching the receivers of webhooks."""
+    """Rules and resources for sending messages to the receivers of webhooks: allowed addresses, timeouts and
+    certificates.
+    """
 
     look_ups: DnsResolver
     allow_private: bool
     tls: ssl.SSLContext
-    """TLS context with the certificates that are trusted when connecting to receivers."""
+    """TLS context with the certificate authorities that are trusted when the service connects to a webhook's
+    receiver.
+    """
 
 
 def delivery_rules(context: Context) -> DeliveryRules:
-    """Rules for reaching the receivers of webhooks, taken from the operator's settings."""
+    """Return the rules for sending messages to the receivers of webhooks, as the operator has set them."""
     return DeliveryRules(context.dns_resolver, context.settings.webhook_allow_private, public_tls())
 
 
@@ -73,7 +77,7 @@ async def send(message: Message, key: bytes, now: datetime, rules: DeliveryRules
 
 
 def _describe_error(error: BaseException) -> str:
-    """Describe an error of a delivery in words, by the kind of exception."""
+    """Describe in words why a message could not be delivered, by the kind of exception."""
     # The error's own text may name addresses of the operator's network.
     kind, cause = type(error).__name__, error.__cause__ or error.__context__
     while cause is not None:

@@ -20,13 +20,13 @@ from shardtune.tuner.freshness.fingerprints import changes, stale_fields
 
 # Vendors print 80 GB where NVML reports 79.6 GiB, or 93.1 GiB where there are 94; a study may state either.
 _MEMORY_TOLERANCE = 1.05
-"""Factor by which the memory of a study's cluster may exceed the memory that a worker reports, since both figures are
-rounded.
+"""Factor by which the host memory of a study's cluster may exceed the memory that a worker reports, since both
+figures are rounded.
 """
 
 
 def can_begin_waiting_study(worker: WorkerRow, study: StudyRow) -> bool:
-    """Whether a study that waits for a worker could begin on this worker."""
+    """Whether a study that waits for a suitable worker could begin on this worker."""
     return (
         worker.project_id in (None, study.project_id)
         and not worker.is_draining
@@ -48,8 +48,9 @@ def lacks_packages(worker: WorkerRow, study: StudyRow) -> bool:
 
 
 def has_hardware(offer: Offer, cluster: Cluster, *, any_host_memory: bool = False) -> bool:
-    """Whether a worker has the hardware of a cluster, or more devices of the same kind. `any_host_memory`: do not
-    compare the hosts' memory, because the study gives only a short name such as `8xh100`, which says nothing about it.
+    """Whether a worker has the hardware of a cluster, or more devices of the same kind. With `any_host_memory`, the
+    memory of the hosts is not compared, because a study that gives only a short name such as `8xh100` says nothing
+    about it.
     """
     available = offer.cluster
     if not has_same_shape(available, cluster) or _leaves_to_smaller_workers(offer, cluster):
@@ -81,7 +82,9 @@ def _trains_workload(offer: Offer, workload: WorkloadRequest) -> bool:
 
 
 def can_run(worker: WorkerRow, study: StudyRow) -> bool:
-    """Whether a worker may run a study: it has the hardware, and its measurements are comparable with the study's."""
+    """Whether a worker may run a study: it has the study's hardware, and its measurements can be compared with those
+    that the study has already.
+    """
     return (
         _is_in_scope(worker, study)
         and (study.system_study is None or study.system_study.worker_id in (None, worker.id))
@@ -93,8 +96,9 @@ def can_run(worker: WorkerRow, study: StudyRow) -> bool:
 
 
 def first_run_obstacle(worker: WorkerRow, study: StudyRow) -> str | None:
-    """Reason why a worker with the study's kind of hardware may not execute the study's first run, which determines the
-    study's fingerprint. None if it may, or if the study has been measured before.
+    """Reason why a worker with the study's kind of hardware may not execute the study's first run, whose worker
+    determines the study's fingerprint (hardware and software versions). None if it may, or if the study has been
+    measured before.
     """
     if study.fingerprint_key is not None or not _is_in_scope(worker, study):
         return None
@@ -102,8 +106,8 @@ def first_run_obstacle(worker: WorkerRow, study: StudyRow) -> str | None:
 
 
 def waiting_obstacle(worker: WorkerRow, study: StudyRow) -> str | None:
-    """Reason why a waiting study does not begin on a worker with its kind of hardware; None if it could, and for other
-    workers.
+    """Reason why a waiting study does not begin on a worker with its kind of hardware. None if it could begin, or if
+    the worker has other hardware.
     """
     if not _is_in_scope(worker, study) or worker.is_draining:
         return None
@@ -138,8 +142,8 @@ def fingerprint_differs(worker: WorkerRow, study: StudyRow) -> bool:
 
 
 def is_rejected(worker: WorkerRow, study: StudyRow) -> bool:
-    """Whether a worker with the study's kind of hardware gets none of its runs, for a reason that `rejection_reason`
-    returns.
+    """Whether a worker with the study's kind of hardware still gets none of its runs. `rejection_reason` returns the
+    reason.
     """
     return fingerprint_differs(worker, study) or first_run_obstacle(worker, study) is not None
 
@@ -163,16 +167,16 @@ def _is_in_scope(worker: WorkerRow, study: StudyRow) -> bool:
 
 
 def _leaves_to_smaller_workers(offer: Offer, cluster: Cluster) -> bool:
-    """Whether a worker leaves a study of this size to smaller workers of the same host, so that its many devices stay
-    free for larger studies.
+    """Whether a worker leaves a study of this size to workers with fewer devices on the same host, so that its own
+    devices stay free for larger studies.
     """
     # On a divided host a small study on a large partition would block devices that a large study needs.
     return offer.host_partition is not None and cluster.world_size < offer.host_partition.least_ranks
 
 
 def rejection_reason(worker: WorkerRow, study: StudyRow) -> StudyReason:
-    """Reason why a worker may not take a study's first run, or why its measurements would not be comparable with the
-    study's, with each differing fingerprint field."""
+    """Reason why a worker may not execute runs of a study: an obstacle to the study's first run, or each field of the
+    worker's fingerprint (hardware and software versions) that makes its measurements incomparable with the study's."""
     if (obstacle := first_run_obstacle(worker, study)) is not None:
         return waiting_reason(worker, obstacle)
     assert study.fingerprint is not None

@@ -70,8 +70,8 @@ def read(context: Context, fingerprint_id: str) -> FingerprintDetail:
 
 
 def changes_of(period: FingerprintPeriodRow) -> tuple[FieldChange, ...]:
-    """Fields that changed in a worker's fingerprint (hardware and software versions) at the beginning of this period;
-    empty for the worker's first period.
+    """Fields that changed in a worker's fingerprint (hardware and software versions) at the beginning of this period,
+    in which the fingerprint stayed the same; empty for the worker's first period.
     """
     if period.predecessor is None:
         return ()

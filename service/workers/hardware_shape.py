@@ -7,11 +7,11 @@ from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.tuner.prediction import catalogue
 
 _VARIANTS = ("pcie", "nvl", "mig")
-"""Words in a GPU's name that mark a slower or faster variant of the product, as in `H100 PCIe` and `H100 NVL`."""
+"""Words in a GPU's name that mark a slower or faster variant, such as `PCIe` in `H100 PCIe` and `NVL` in `H100 NVL`."""
 
 
 def has_same_shape(available: Cluster, cluster: Cluster) -> bool:
-    """Whether hardware of this kind and size can run trials of a cluster, not considering memory."""
+    """Whether hardware of this kind and size can run the trials of a study on a cluster; memory is not compared."""
     same_device = available.device == cluster.device and (
         available.device == "cpu" or _is_same_gpu(available.gpu, cluster.gpu)
     )

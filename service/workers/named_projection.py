@@ -12,8 +12,8 @@ _REMEDY = "export its target again (`shardtune export STUDY --which target`), or
 
 
 def check_confirms(session: Session, project_id: str, spec: StudySpec, cluster: Cluster) -> tuple[str, ...]:
-    """Check a study that is to test the projection of another study (its field `confirms`); returns notes for the user,
-    empty if it names no study.
+    """Check a study that is to test another study's projection (prediction for a larger cluster), which it names in
+    its field `confirms`. Returns notes for the user; there are none if the study names no other.
 
     Raises:
         Invalid: the named study has no projection with two choices, or this study would compare something else than

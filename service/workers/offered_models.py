@@ -7,8 +7,8 @@ from shardtune.service.http.errors import invalid, suggest_names
 
 
 def check_model(model: ModelSpec, worker: WorkerRow) -> None:
-    """Reject a study whose model architecture the worker's transformers release lacks, or whose code the worker's owner
-    has not allowed.
+    """Reject a study whose model architecture is not in the worker's release of transformers, or whose own model code
+    the worker's owner has not allowed.
 
     Raises:
         Invalid: lists similar architectures, or the allowed code.

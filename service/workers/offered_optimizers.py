@@ -14,7 +14,7 @@ def trains_optimizer(offer: Offer, workload: WorkloadRequest) -> bool:
 
 
 def lacking_recipes(offer: Offer, request: StudyRequest) -> list[str]:
-    """Names of the optimizers that a study compares and for which a worker lacks a package."""
+    """Names of the optimizers that a study compares and for which a worker lacks the package."""
     return [name for name in request.consider if name in OPTIMIZERS and not _has(offer, OPTIMIZERS[name])]
 
 

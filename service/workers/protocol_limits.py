@@ -16,7 +16,7 @@ from shardtune.db.tables.workers import WorkerRow
 
 
 def why_inexpressible(workload: Workload, task: BaseModel, protocol_version: int) -> str | None:
-    """Reason why a task on a workload cannot be expressed in messages of a protocol version; None if it can."""
+    """Reason why a task on this workload cannot be expressed in messages of a protocol version; None if it can."""
     if protocol_version >= PROTOCOL_VERSION:
         return None
     precision, optimizer = workload.precision, workload.optimizer
@@ -44,8 +44,8 @@ def why_inexpressible(workload: Workload, task: BaseModel, protocol_version: int
 def why_not_repeatable(
     workload: Workload, config: TrialConfig, protocol_version: int | None, *, has_short_steps: bool = False
 ) -> str | None:
-    """Reason why a worker of a protocol version cannot run a configuration again; None if it can, or if the version is
-    not known yet (None): the worker's next request for work contains it.
+    """Reason why a worker that speaks a protocol version cannot run a configuration again. None if it can, or if its
+    version is not known yet (None), because its next request for work tells it.
 
     `has_short_steps`: whether the runs that it is compared with timed short steps (fewer micro batches), so that the
     repeated run must do so, too.

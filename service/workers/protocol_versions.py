@@ -45,7 +45,8 @@ def agree(registration: Registration) -> int:
 
 
 def check_protocol(version: int) -> None:
-    """Reject a message within a session that is written in a protocol version that the service cannot read.
+    """Reject a message of a worker that is written in a protocol version which the service cannot read, although both
+    agreed on a version before.
 
     Raises:
         WrongProtocol: the message names both versions. The worker then registers again, and both sides agree on a
@@ -60,6 +61,6 @@ def check_protocol(version: int) -> None:
 
 
 def written_for(version: int, answer: Answer) -> Answer | JSONResponse:
-    """Return a response in the protocol version of its request."""
+    """Return a response in the protocol version in which its request was written."""
     # The framework serializes the present version itself, which is faster.
     return answer if version >= PROTOCOL_VERSION else JSONResponse(answer.written_for(version))

@@ -70,11 +70,7 @@ def register(context: Context, registration: Registration, idempotency: Idempote
 
 
 def _check_holder(context: Context, session: Session, worker: WorkerRow) -> None:
-    """Check that no other valid API key has registered the worker's name.
-
-    Raises:
-        Conflict: another valid key registered it.
-    """
+    """Check that no other API key that is still valid has registered a worker under this name."""
     # Registering under a name ends the leases of its worker, so a name must not be free for every key of the project.
     # A command's own worker has its state directory in its name, and whoever runs it can write the database anyway.
     if context.principal.is_own_client:
@@ -90,8 +86,8 @@ def _check_holder(context: Context, session: Session, worker: WorkerRow) -> None
 
 
 def free_name(context: Context, worker_id: str, idempotency: IdempotencyKey = NO_KEY) -> Worker:
-    """Release a worker's name for the next API key that registers a worker under this name. Running work continues
-    until then.
+    """Release a worker's name, so that the next API key that registers a worker under this name gets it. Runs of the
+    present worker continue until then.
 
     Raises:
         NotFound: no such worker, or the worker serves more than the sender's project.
@@ -124,7 +120,7 @@ def forget(context: Context, worker_id: str) -> None:
 
 
 def drain(context: Context, worker_id: str, draining: bool, idempotency: IdempotencyKey = NO_KEY) -> Worker:
-    """Stop leasing new runs to a worker, or resume. The worker's running work may finish.
+    """Stop leasing new runs to a worker, or resume leasing them. The run that the worker executes now may finish.
 
     Raises:
         NotFound: no such worker, or the worker serves more than the sender's project.
@@ -137,8 +133,8 @@ def drain(context: Context, worker_id: str, draining: bool, idempotency: Idempot
 
 
 def _lock_administered(context: Context, session: Session, worker_id: str) -> WorkerRow:
-    """Lock a worker that the sender may administer: one that serves only the sender's project, or any worker for a key
-    for all projects.
+    """Lock the row of a worker that the sender may administer. A key for one project may administer workers that
+    serve only this project; a key for all projects may administer any worker.
     """
     row = workers.lock(session, worker_id)
     # A worker that serves every project belongs to none, so a key bound to a project cannot administer it.
@@ -153,7 +149,7 @@ def _worker_view(context: Context, session: Session, row: WorkerRow) -> Worker:
 
 
 def list_workers(context: Context, token: str | None, limit: int) -> WorkerPage:
-    """Workers that serve the sender's projects, including past ones, sorted by name."""
+    """Workers that serve the sender's projects, sorted by name; workers that no longer run are included."""
     project_id = context.principal.project_id
     after = paging.parse_token(token, [project_id], paging.name_and_id)
     with context.db.read() as session:
@@ -184,7 +180,7 @@ def _build_view(row: WorkerRow, is_live: bool, run_id: str | None) -> Worker:
 
 
 def live_workers(context: Context, session: Session, project_id: str | None = None) -> Sequence[WorkerRow]:
-    """Workers with a recent request that may run studies of a project; by default of the sender's project."""
+    """Workers that sent a request recently and may run the studies of a project; by default the sender's project."""
     # Workers of other projects are not even read: their inventories may be long, and there may be thousands.
     return workers.seen_since(session, live_since(context), project_id=project_id or context.principal.home)
 
@@ -197,10 +193,11 @@ def live_fingerprints(context: Context, session: Session, project_id: str) -> Se
 
 
 def worker_of_session(context: Context, session: Session, worker_session: str) -> WorkerRow:
-    """Worker to which a session id belongs.
+    """Worker to which a session id belongs. Each start of a worker begins a new session.
 
     Raises:
-        Conflict: the session is unknown, a newer one replaced it, or the worker serves more than the sender's project.
+        Conflict: the session is unknown, a newer one replaced it, or the worker serves more than the sender's
+            project.
     """
     return _check_session(context, workers.by_session(session, worker_session))
 
@@ -209,7 +206,8 @@ def with_lease(context: Context, session: Session, worker_session: str) -> tuple
     """Worker to which a session id belongs, and the run leased to this worker, if any.
 
     Raises:
-        Conflict: for the same reasons as `worker_of_session`.
+        Conflict: the session is unknown, a newer one replaced it, or the worker serves more than the sender's
+            project.
     """
     worker, leased_run = leases.worker_and_lease(session, worker_session) or (None, None)
     return _check_session(context, worker), leased_run
@@ -222,7 +220,7 @@ def _check_session(context: Context, worker: WorkerRow | None) -> WorkerRow:
 
 
 def _unknown_session() -> Conflict:
-    """Error for a worker session id that is not valid."""
+    """Error for a request with a session id that belongs to no worker, or to an earlier start of a worker."""
     # One text for all cases: it must not reveal whether the session belongs to another project's worker.
     return Conflict(
         "unknown_session",
@@ -232,7 +230,9 @@ def _unknown_session() -> Conflict:
 
 
 _LATER_PURPOSES = (RunPurpose.RESUME_CHECK, RunPurpose.TRACE, RunPurpose.RECIPE, RunPurpose.REHEARSAL)
-"""Purposes of runs that only newer workers support; a worker lists the supported ones in its inventory."""
+"""Purposes of runs that workers of older releases do not support. A newer worker lists those that it supports in its
+inventory.
+"""
 
 
 def understands(worker: WorkerRow, study: StudyRow, run: RunRow) -> bool:
@@ -250,7 +250,9 @@ def _trains_recipes(worker: WorkerRow, study: StudyRow, purpose: str) -> bool:
 
 
 def has_worker_for(context: Context, session: Session, study: StudyRow, purpose: RunPurpose) -> bool:
-    """Whether a live worker that may run the study supports runs of a purpose that older releases do not know."""
+    """Whether a study's runs of a given purpose can be executed: a live worker may run the study and supports this
+    purpose, which workers of older releases do not.
+    """
     # Only a final comparison asks for such runs; elsewhere the query is saved.
     if study.phase is not StudyPhase.FINAL_COMPARISON:
         return True
@@ -265,5 +267,7 @@ def has_worker_for(context: Context, session: Session, study: StudyRow, purpose:
 
 
 def live_since(context: Context) -> datetime:
-    """Earliest time of the last request at which a worker still counts as live."""
+    """Earliest time at which a live worker may have sent its last request; a worker whose last request is older does
+    not count as live.
+    """
     return context.now() - timedelta(seconds=context.settings.worker_live_s)

@@ -17,23 +17,25 @@ from shardtune.service.workers.registry import live_since
 
 
 class Reservations(NamedTuple):
-    """Studies whose waiting run is reserved, because certain workers have begun its comparison block (paired runs on
-    the same devices).
+    """Studies with a waiting run that is reserved for certain workers. These workers have begun the run's comparison
+    block, a group of runs that must execute directly after each other on the same devices.
     """
 
     by_other_workers: dict[str, frozenset[str]]
-    """Ids of the live workers that may take a study's waiting run because they have begun its comparison block, by
-    study id.
+    """Ids of the only live workers that may take a study's waiting run, because they have begun the run's comparison
+    block (runs on the same devices), by study id.
     """
     by_asking_worker: frozenset[str]
-    """Ids of the studies whose comparison block the requesting worker itself has begun."""
+    """Ids of the studies whose comparison block (runs on the same devices) the worker that requests work has begun
+    itself.
+    """
 
 
 def find_reservations(
     context: Context, session: Session, waiting: Sequence[StudyRow], worker: WorkerRow
 ) -> Reservations:
-    """Find the studies whose waiting run is reserved for certain workers; studies whose run any worker may take are
-    left out.
+    """Find the studies whose waiting run is reserved for certain workers, as opposed to runs that any worker may
+    take.
     """
     comparing = [study for study in waiting if study.phase is StudyPhase.FINAL_COMPARISON]
     begun_blocks = trials.workers_of_open_blocks(session, [study.id for study in comparing]) if comparing else {}
@@ -48,7 +50,7 @@ def find_reservations(
 
 
 def live_among(context: Context, session: Session, study: StudyRow, ids: Collection[str]) -> frozenset[str]:
-    """Subset of worker ids whose workers are live and can run the study."""
+    """Return those of the given worker ids whose workers are live and can run the study."""
     # The caller has changed rows that are not complete yet; a query would flush them.
     with session.no_autoflush:
         live = workers.seen_since(session, live_since(context), ids)

@@ -37,7 +37,9 @@ def resolve_cluster(spec: StudyRequest, live: Sequence[WorkerRow]) -> tuple[Clus
 
 
 def named_cluster(spec: StudyRequest) -> Cluster | None:
-    """Cluster that a study's request contains in full or by name. None: the request names `local`."""
+    """Cluster that a study's request contains in full or by a name; None if the request names `local`, the cluster of
+    the live workers.
+    """
     if isinstance(spec.cluster, Cluster):
         return spec.cluster
     if spec.cluster == "local":
@@ -62,7 +64,7 @@ def _needs_more_hosts(cluster: Cluster, live: Sequence[WorkerRow]) -> bool:
 
 
 def local_worker(live: Sequence[WorkerRow]) -> WorkerRow:
-    """Worker whose cluster the name `local` means.
+    """Worker whose cluster is meant by the name `local` in a study.
 
     Raises:
         Invalid: there is no worker, or their clusters differ.
@@ -75,8 +77,8 @@ def local_worker(live: Sequence[WorkerRow]) -> WorkerRow:
 
 
 def with_host_memory(cluster: Cluster, worker: WorkerRow | None, *, is_named: bool) -> Cluster:
-    """Return a cluster that the study gives by a short name, such as `8xh100`, with its host memory lowered to the
-    worker's if the name assumed more.
+    """Return the cluster that a study gives by a short name, such as `8xh100`. If the name stands for more host
+    memory than the worker has, the returned cluster has the worker's host memory.
     """
     if worker is None or not is_named:
         return cluster
@@ -85,7 +87,9 @@ def with_host_memory(cluster: Cluster, worker: WorkerRow | None, *, is_named: bo
 
 
 def host_memory_notes(named: Cluster | None, present: Cluster) -> tuple[str, ...]:
-    """Note for a study whose worker has less host memory than the short name of its cluster assumed."""
+    """Note for a study whose worker has less host memory than the short name of its cluster (such as `8xh100`) stands
+    for.
+    """
     if named is None or present.host_memory_gib >= named.host_memory_gib:
         return ()
     return (
@@ -95,8 +99,8 @@ def host_memory_notes(named: Cluster | None, present: Cluster) -> tuple[str, ...
 
 
 def dtypes_of(cluster: Cluster, live: Sequence[WorkerRow]) -> list[DeviceDtypes]:
-    """Data types that the devices of a cluster support natively, from live workers with this cluster, else from the
-    catalogue.
+    """Data types that the devices of a cluster support natively: as live workers with this cluster report them, else
+    as the GPU catalogue lists them.
     """
     # A worker that has not probed its device reports none, and so the catalogue's answer for the GPU's name is used.
     probed = [

@@ -9,9 +9,9 @@ from shardtune.tuner.projection import rungs
 def on_rung(
     request: StudyRequest, cluster: Cluster, measured: MeasuredHardware | None = None, *, has_worker: bool = True
 ) -> StudyRequest:
-    """Return the request of a study that projects to a larger target, with its global batch reduced to the part for the
-    study's own cluster. A request without a target is returned unchanged. `has_worker` False: hardware rates may still
-    be measured by a later worker.
+    """Return the request of a study that projects to a target (a larger cluster), with its global batch reduced in
+    proportion to the study's own cluster. A request without a target is returned unchanged. With `has_worker` False,
+    a later worker may still measure the hardware rates, so that they may be missing.
 
     Raises:
         Invalid: nothing can be projected to the target; names the field, its value and the remedy.
@@ -23,8 +23,8 @@ def on_rung(
 
 
 def notes_of_begun(spec: StudyRequest, cluster: Cluster, measured: MeasuredHardware | None) -> tuple[str, ...]:
-    """Note on a study that begins although its projection to the target still lacks something, such as measured
-    hardware rates; empty if nothing is missing.
+    """Note on a study that begins although something is still missing for the projection to its target (a larger
+    cluster), such as measured hardware rates; empty if nothing is missing.
 
     The study begins because its own measurements do not need this, and because the worker's hardware rates may be
     measured until the study ends.

@@ -11,7 +11,7 @@ from shardtune.service.http.errors import Conflict, TooManyRequests
 from shardtune.service.process.context import Context
 
 _EVERY_PROJECT = "*"
-"""Rate-limit key shared by workers that serve every project; no project can have this name."""
+"""Key under which workers that serve every project share one rate limit; no project can have this name."""
 
 
 def check(context: Context, session: Session, registration: Registration, registered: WorkerRow | None) -> None:

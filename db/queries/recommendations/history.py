@@ -16,11 +16,11 @@ _RECOMMENDING_ACTIONS = (
     DecisionAction.PINNED,
     DecisionAction.ROLLED_BACK,
 )
-"""Decision actions that make a recommendation the current one of its tuning target."""
+"""Decision actions that make a recommendation the current one of its tuning target (model, workload, cluster)."""
 
 
 def earlier_recommendations(session: Session, recommendation: RecommendationRow) -> Sequence[RecommendationRow]:
-    """Return the recommendations with the same key that are older than the given one, newest first."""
+    """Return the recommendations under the same target key that are older than the given one, newest first."""
     query = select(RecommendationRow).where(
         RecommendationRow.project_id == recommendation.project_id,
         RecommendationRow.target_key == recommendation.target_key,
@@ -55,7 +55,8 @@ def recommendations(
 def decisions(
     session: Session, project_id: str, target_key: str, after: int | None, limit: int
 ) -> Sequence[DecisionRow]:
-    """Return decisions about a tuning target, newest first, starting behind the row `after`."""
+    """Return decisions about a tuning target (model, workload, cluster), newest first, starting behind the row
+    `after`."""
     query = select(DecisionRow).where(DecisionRow.project_id == project_id, DecisionRow.target_key == target_key)
     query = query.order_by(DecisionRow.id.desc()).limit(limit)
     return session.scalars(query if after is None else query.where(DecisionRow.id < after)).all()
@@ -70,7 +71,8 @@ def is_approved(session: Session, recommendation_id: str) -> bool:
 
 
 def previous_recommendation(session: Session, row: TuningTargetRow) -> RecommendationRow | None:
-    """Return the recommendation that was current before the present one."""
+    """Return the recommendation of a tuning target (model, workload, cluster) that was in force before the present
+    one."""
     query = (
         select(RecommendationRow)
         .join(DecisionRow, DecisionRow.recommendation_id == RecommendationRow.id)

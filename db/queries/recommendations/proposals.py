@@ -10,7 +10,7 @@ from shardtune.db.tables.best import RecommendationRow, TuningTargetRow
 
 
 def newest_proposal(session: Session, project_id: str, target_key: str) -> RecommendationRow | None:
-    """Return a tuning target's newest recommendation that waits for approval."""
+    """Return the newest recommendation of a tuning target (model, workload, cluster) that waits for approval."""
     return session.scalars(
         select(RecommendationRow)
         .where(
@@ -26,7 +26,8 @@ def newest_proposal(session: Session, project_id: str, target_key: str) -> Recom
 def newest_proposal_on_any_fingerprint(
     session: Session, project_id: str, target_keys_without_fingerprint: Collection[str]
 ) -> RecommendationRow | None:
-    """Return the newest recommendation that waits for approval, for the given tuning targets on any fingerprint."""
+    """Return the newest recommendation that waits for approval, for the given tuning targets (model, workload,
+    cluster) on any fingerprint (hardware and software versions)."""
     same = and_(
         TuningTargetRow.project_id == RecommendationRow.project_id,
         TuningTargetRow.target_key == RecommendationRow.target_key,
@@ -42,7 +43,8 @@ def newest_proposal_on_any_fingerprint(
 
 
 def newest_proposals(session: Session, cases: Collection[tuple[str, str]]) -> dict[tuple[str, str], RecommendationRow]:
-    """Return the newest proposal of each given tuning target (project and target_key), in one query."""
+    """Return the newest proposal for each of the given tuning targets, in one query. A target (model, workload,
+    cluster) is given by its project and target_key."""
     case = tuple_(RecommendationRow.project_id, RecommendationRow.target_key)
     query = select(RecommendationRow).where(case.in_(cases), RecommendationRow.state == RecommendationState.PROPOSED)
     rows = session.scalars(query.order_by(RecommendationRow.created_at, RecommendationRow.id))

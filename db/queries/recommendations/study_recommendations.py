@@ -13,7 +13,7 @@ from shardtune.db.tables.studies import StudyRow
 
 
 def of_studies(session: Session, study_ids: Sequence[str]) -> dict[str, RecommendationRow]:
-    """Return for each study its current recommendation, or else its newest one."""
+    """Return one recommendation for each study: the one that is current, else the newest one."""
     query = select(RecommendationRow).where(RecommendationRow.study_id.in_(study_ids))
     is_recommended = RecommendationRow.state == RecommendationState.RECOMMENDED
     # Of one study the last of them stays.
@@ -27,8 +27,8 @@ def newest_of_study(session: Session, study_id: str) -> RecommendationRow | None
 
 
 def keys_of_target(session: Session, project_id: str, target_key: str) -> Sequence[str]:
-    """Return the keys of the same tuning target (model + workload + cluster) under each fingerprint on which it had a
-    recommendation."""
+    """Return the keys of a tuning target (model + workload + cluster), one for each fingerprint (hardware and
+    software versions) on which it had a recommendation."""
     own = select(TuningTargetRow.target_key_without_fingerprint).where(
         TuningTargetRow.project_id == project_id, TuningTargetRow.target_key == target_key
     )
@@ -50,7 +50,7 @@ def of_target(
 
 
 def times(session: Session, recommendation_ids: Collection[str]) -> dict[str, datetime]:
-    """Return the creation times of the given recommendations by id."""
+    """Return the creation times of the recommendations with the given ids, by id."""
     if not recommendation_ids:
         return {}
     query = select(RecommendationRow.id, RecommendationRow.created_at)
@@ -65,7 +65,8 @@ def active_recommendations(session: Session, study_id: str) -> Sequence[Recommen
 
 
 def studies_without_recommendation(session: Session) -> Sequence[StudyRow]:
-    """Return complete studies without a recommendation, from before recommendations existed."""
+    """Return complete studies that have no recommendation, because they ended before the database stored
+    recommendations."""
     recommended = select(RecommendationRow.study_id)
     query = select(StudyRow).where(
         StudyRow.state == StudyState.COMPLETE, StudyRow.id.not_in(recommended), StudyRow.system_study.is_(None)

@@ -15,20 +15,20 @@ from shardtune.db.tables.studies import StudyRow
 from shardtune.db.tables.trials import TrialRow
 
 _MOST_READ = 200
-"""Number of a project's newest studies among which smaller clusters are sought: these are measured within days of each
-other."""
+"""Number of a project's newest studies that are searched for measurements on smaller clusters. Studies of one model
+on several cluster sizes usually run within days of each other."""
 
 
 @dataclass(frozen=True)
 class EndedStudy:
-    """Ended study with the fields that are compared before its trials are read."""
+    """Ended study with those of its fields that are compared before its trials are read."""
 
     study_id: str
     spec: StudySpec
     cluster: Cluster
     fingerprint: Fingerprint
     complete_trials: int = 0
-    """Number of trials that were measured."""
+    """Number of the study's trials that were measured."""
 
 
 def ended_studies(session: Session, project_id: str) -> Sequence[EndedStudy]:

@@ -17,7 +17,9 @@ SpeedOf = Callable[[TrialConfig], float | None]
 
 @dataclass(frozen=True)
 class SettingChange:
-    """Setting in which the recommended configuration differs from the user's present one (the baseline)."""
+    """Knob, or set of knobs changed together, in which the recommended configuration differs from the user's present
+    one (the baseline).
+    """
 
     name: str
     """Name of the changed knob; `backend` stands for all settings of the strategy together."""
@@ -35,9 +37,10 @@ class SettingChange:
 def changes_of(
     today: TrialConfig, best: TrialConfig, search_speeds: Mapping[TrialConfig, float], predicted: SpeedOf
 ) -> tuple[SettingChange, ...]:
-    """Return the setting changes from the user's present configuration to the recommended one, largest effect first.
+    """Return the changes of settings from the user's present configuration to the recommended one, the change with
+    the largest effect first.
 
-    `search_speeds`: speed that the study's search measured, by configuration.
+    `search_speeds` contains the speed of each configuration that the study's search measured.
     """
     units = knobs_by_change(flatten(today), flatten(best))
     effects = [(name, *_factor(today, best, names, search_speeds, predicted)) for name, names in units.items()]
@@ -59,8 +62,8 @@ def changes_of(
 
 
 def knobs_by_change(today: Flat, best: Flat) -> dict[str, Sequence[str]]:
-    """Return the knobs that have to change together, by the name of the change: all knobs of the strategy if the
-    backend changes, else each knob alone.
+    """Return the knobs that have to change together, keyed by the name of the change. If the backend changes, all
+    knobs of the strategy are one change; else each knob is a change of its own.
     """
     if today["backend"] == best["backend"]:
         return {name: (name,) for name in best if today.get(name) != best[name]}
@@ -75,8 +78,8 @@ def _factor(
     search_speeds: Mapping[TrialConfig, float],
     predicted: SpeedOf,
 ) -> tuple[float | None, Origin]:
-    """Return the speed ratio that one change causes, and whether it was measured or predicted: either added to the
-    present configuration, or left out of the recommended one.
+    """Return the speed ratio that one change causes, and whether the ratio was measured or predicted. It compares the
+    present configuration with and without the change, or else the recommended one.
     """
     with_it, without_it = with_settings_of(today, best, names), with_settings_of(best, today, names)
     for new, old in ((with_it, today), (best, without_it)):

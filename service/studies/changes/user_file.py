@@ -31,18 +31,18 @@ _TOOL_FILES = {
 """Name of the exported file, and the function that writes it, by the name of the fine-tuning tool."""
 Path = tuple[str, ...]
 Render = Callable[[Contender], Mapping[str, Any]]
-"""Function that converts a configuration into the format of the user's configuration file."""
+"""Function that converts a configuration into the format of the configuration file that the user gave as baseline."""
 
 
 class UserFile(NamedTuple):
-    """Format of the configuration file that the user gave as baseline, and the diff from it to the recommended
-    configuration.
+    """Comparison of the configuration file that the user gave as baseline with the recommended configuration: the
+    file's format, and the diff.
     """
 
     name: str
     """Name of the format, such as `DeepSpeed JSON`."""
     diff: str
-    """Unified diff from the user's file to the recommended configuration; empty if no line changes."""
+    """Unified diff from the user's file to the same file with the recommended settings; empty if no line changes."""
     note: str | None
     """Reason why the format of the user's file cannot express the recommended configuration; None if it can."""
     outside: tuple[str, ...] = ()
@@ -76,16 +76,16 @@ def diff_of(study: Study, today: Contender, best: Contender) -> UserFile | None:
 
 
 def _settings_outside(today: Contender, best: Contender, render: Render) -> tuple[str, ...]:
-    """Return the changed settings that the format of the user's file cannot express: the file's content is the same
-    with and without them.
+    """Return those of the changed settings that the format of the user's file cannot express, because the file's
+    content is the same with and without them.
     """
     units = shares.knobs_by_change(flatten(today.config), flatten(best.config))
     return tuple(name for name, knobs in units.items() if not _is_held(today, best, knobs, render))
 
 
 def _is_held(today: Contender, best: Contender, knobs: Sequence[str], render: Render) -> bool:
-    """Whether the file's content changes if only these knobs change. Also true if neither configuration is legal with
-    these knobs replaced, since nothing is known then.
+    """Whether the format of the user's file can express these knobs: its content changes if only they change. Also
+    true if neither configuration is legal with these knobs replaced, since nothing is known then.
     """
     for base, other in ((best, today), (today, best)):
         config = shares.with_settings_of(base.config, other.config, knobs)
@@ -132,7 +132,9 @@ def _trainer_values(study: Study, config: TrialConfig) -> Mapping[str, Any]:
 
 
 def _leaves(values: Mapping[str, Any], before: Path = ()) -> Iterator[tuple[Path, Any]]:
-    """Yield each value inside nested objects that is no object itself, with the path of keys that leads to it."""
+    """Yield every value inside nested objects, with the path of keys that leads to it; objects themselves are not
+    yielded.
+    """
     for key, value in values.items():
         if isinstance(value, Mapping):
             yield from _leaves(value, (*before, str(key)))

@@ -19,12 +19,12 @@ from shardtune.tuner.verdict import contenders
 
 
 def export_as(context: Context, study_id: str, which: str, form: ExportFormat) -> Export:
-    """Export a configuration in the format of one consumer (such as DeepSpeed or Accelerate), with notes on settings
-    that the format cannot express.
+    """Export a configuration in the format of one program that reads it (such as DeepSpeed or Accelerate), with notes
+    on settings that the format cannot express.
 
     Raises:
         Conflict: the configuration has not been measured (yet).
-        Invalid: the consumer has no such backend.
+        Invalid: the program has no such backend.
     """
     with context.db.read() as session:
         row = get_study(context, session, study_id)

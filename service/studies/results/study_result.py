@@ -8,7 +8,7 @@ from shardtune.service.studies.create_and_read import get_study
 
 
 def read_result(context: Context, study_id: str) -> StudyResult:
-    """Result of a complete study.
+    """Result of a study that is complete.
 
     Raises:
         Conflict: the study has no result (yet).

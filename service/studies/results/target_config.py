@@ -9,12 +9,12 @@ from shardtune.service.http.errors import Conflict
 from shardtune.service.studies.results import target_confirmation
 
 SIZES_FILE = "sizes.json"
-"""Name of the file with the fastest configuration for each number of GPUs."""
+"""Name of the exported file that lists the fastest configuration for each number of GPUs."""
 
 
 def study_on_target(study: Study) -> tuple[Study, Contender]:
-    """Return a copy of the study with the target's cluster and global batch, and the configuration that is projected to
-    be the fastest there.
+    """Return a copy of a study that names its target (a larger cluster) as its cluster, with the target's global
+    batch. With it comes the configuration that is projected to be the fastest there.
 
     Raises:
         Conflict: the study has no projection.
@@ -38,8 +38,8 @@ def _why_not_projected(study: Study) -> str:
 
 
 def on_target(study: Study, projection: StudyProjection) -> tuple[Study, Contender]:
-    """Return a copy of the study with the cluster and global batch of a projection, and the configuration recommended
-    for the target.
+    """Return a copy of a study with the cluster and the global batch of its projection (prediction for a larger
+    cluster), and the configuration that is recommended for that cluster.
     """
     workload = study.spec.workload.model_copy(update={"global_batch": projection.global_batch})
     spec = study.spec.model_copy(update={"workload": workload, "cluster": projection.cluster})
@@ -47,8 +47,9 @@ def on_target(study: Study, projection: StudyProjection) -> tuple[Study, Contend
 
 
 def target_files(study: Study) -> dict[str, str]:
-    """Return additional files for the export of a projected configuration: the fastest configuration for each number of
-    nodes, for launchers that may get fewer nodes, and a job that tests the projection on the target.
+    """Return additional files for the export of a configuration that was projected to a larger cluster. One lists the
+    fastest configuration for each number of nodes, for launchers that may get fewer nodes. The others belong to a job
+    that tests the projection on that cluster.
     """
     projection = None if study.result is None else study.result.projection
     if projection is None:
@@ -60,8 +61,9 @@ def target_files(study: Study) -> dict[str, str]:
 
 
 def contender_of(projection: StudyProjection) -> Contender:
-    """Return the configuration recommended for the target in the form of a measured one. If a study on the target has
-    measured it, its speed and number of runs are that study's; else the speed is projected, with no runs.
+    """Return the configuration recommended for the study's target (a larger cluster) in the form of a measured one.
+    If a study on the target has measured it, its speed and number of runs come from that study; else the speed is
+    projected, and the number of runs is 0.
     """
     answer, confirmation = projection.answer, projection.confirmation
     ran = next((row for row in confirmation.measured if row.config == answer.config), None) if confirmation else None

@@ -10,8 +10,9 @@ STUDY_FILE, JOB_FILE = "confirm.json", "confirm.sbatch"
 
 
 def files(study: Study, projection: StudyProjection) -> dict[str, str]:
-    """Return a job file and a study file for testing a projection on its target. Empty if the projection has no second
-    choice, if the target has one node, and for user-written model code, which the job's worker would have to allow.
+    """Return a job file and a study file for testing a projection (prediction for a larger cluster) on that cluster.
+    They are empty if the projection has no second choice or the cluster has one node. They are also empty for
+    user-written model code, which the job's worker would have to allow.
     """
     if not projection.runners_up or projection.cluster.nodes == 1 or study.spec.model.is_own:
         return {}

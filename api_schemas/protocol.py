@@ -42,7 +42,11 @@ def agreed_version(worker: VersionRange, service: VersionRange = SPOKEN) -> int 
 
 
 def is_readable(version: int, spoken: VersionRange = SPOKEN) -> bool:
-    """Whether this release can read a message written in a protocol version: one that it speaks, or the next one.
+    """Whether this release can read a message written in the given protocol version: one that it speaks, or the next
+    one.
+
+    The next version is included because a service may go back to its former release while workers of the newer one run;
+    these workers also read the former version.
 
     The next version is included because a service may go back to its former release while workers of the newer one
     run; these workers also read the former version.
@@ -57,8 +61,8 @@ class Since:
     version: int
     """First protocol version whose readers know the field."""
     may_be_dropped: bool = False
-    """Whether a reader of an older version does the right thing without the field, whatever its value. Otherwise a
-    message with another value than the default is not sent to such a reader."""
+    """Whether a reader of an older protocol version behaves correctly without the field, whatever its value. If False,
+    a message in which the field differs from its default is not sent to such a reader."""
 
 
 class CannotExpress(ValueError):
@@ -117,7 +121,8 @@ Incoming = Annotated[Message, _IgnoresUnknownFields()]
 
 
 def _leave_out_newer_fields(value: BaseModel, content: dict[str, Any], version: int) -> None:
-    """Remove the fields newer than a version from a value's JSON content, and from the values within it."""
+    """Remove the fields that are newer than a protocol version from the JSON content of a value and of all values
+    nested in it."""
     for name, field in type(value).model_fields.items():
         since = next((mark for mark in field.metadata if isinstance(mark, Since)), None)
         current = getattr(value, name)
@@ -134,7 +139,8 @@ def _leave_out_newer_fields(value: BaseModel, content: dict[str, Any], version: 
 
 
 def models_within(value: Any, content: Any) -> Iterator[tuple[BaseModel, dict[str, Any]]]:
-    """Yield the outermost models within a field's value, each with its JSON content."""
+    """Yield each model (pydantic object) within a field's value, with its JSON content. Models inside these models are
+    not yielded."""
     if isinstance(value, BaseModel):
         yield value, content
     elif isinstance(value, tuple | list):

@@ -46,7 +46,8 @@ class Answer(Schema):
     fingerprint: Fingerprint
     result: StudyResult
     renewed: EarlierVerdict | None = None
-    """Earlier verdict, if a retune measured the configuration again; `result` is then the retune's."""
+    """Verdict of the study that found the configuration, if a retune (a later study) has measured the configuration
+    again; `result` is then the retune's. If None, there was no such retune."""
 
 
 class Recommendation(Schema):
@@ -89,7 +90,8 @@ class DecisionAction(StrEnum):
     RENEWED = "renewed"
     """A retune measured the recommended configuration again and confirmed it."""
     SUPERSEDED = "superseded"
-    """The recommendation is continued under another tuning target key, which the note names."""
+    """The recommendation is continued under another tuning target key (hash of model, workload, cluster and
+    fingerprint), which the note names."""
     INCONCLUSIVE = "inconclusive"
     """A retune was inconclusive and left the recommendation unchanged."""
     REGRESSION = "regression"
@@ -150,7 +152,7 @@ class DecisionRequest(Schema):
 
 
 class Difference(Schema):
-    """Field in which the nearest known tuning target differs from the requested one."""
+    """Field in which the nearest known tuning target (model, workload and cluster) differs from the requested one."""
 
     field: str
     requested_value: JsonValue
@@ -169,8 +171,8 @@ class BestConfig(Schema):
 
     target_key: str
     asked_key: str | None = None
-    """Requested key, if the tuning target has been measured on another fingerprint since; the configuration then
-    belongs to `target_key`."""
+    """Key of the requested tuning target. It is given only if the target has since been measured on another fingerprint
+    (hardware and software); `target_key` is then the key of that measurement."""
     match: Literal["exact", "nearest", "projected"]
     """Relation of the measured tuning target to the requested one. `projected`: nothing was measured on the requested
     target; a study on fewer GPUs was projected to it."""
@@ -178,13 +180,13 @@ class BestConfig(Schema):
     """Differences from the requested tuning target; empty for an exact match."""
     freshness: Freshness
     changed_fields: tuple[str, ...] = ()
-    """Fields of the fingerprint (hardware and software) that changed. If the configuration is stale: those that make it
-    stale; if fresh: those that lower confidence."""
+    """Fields of the fingerprint (hardware and software) that changed since the measurement. In a stale configuration
+    they are the cause of that; in a fresh one they only lower the confidence."""
     is_pinned: bool
     confidence: Confidence
     measured_at: datetime
     age_s: float
-    """Seconds since the configuration was measured; not part of the ETag."""
+    """Seconds since the configuration was measured. The ETag of the response does not depend on them."""
     recommendation_id: str
     study_id: str
     description: str
@@ -195,7 +197,8 @@ class BestConfig(Schema):
     """Projection with its bands, runners-up and sizes, for the verdict `projected`; `baseline` is then the baseline of
     the smaller cluster that was measured. None for other verdicts."""
     too_busy: BusyMachine | None = None
-    """Cause of the verdict `too_busy`; None for other verdicts."""
+    """Details of the verdict `too_busy`: how many runs other programs disturbed, and which programs. None for other
+    verdicts."""
     speedup: Speedup | None
     renewed: EarlierVerdict | None = None
     """Earlier verdict on the configuration, if a retune confirmed that it is still the best."""

@@ -18,8 +18,8 @@ class Trigger(StrEnum):
     FINGERPRINT = "fingerprint"
     """A change of hardware or software that makes a recommendation stale."""
     DRIFT = "drift"
-    """A canary (speed check of a recommended configuration) found the configuration slower than before. `cron` sets
-    when canaries run; without it, the operator's period applies."""
+    """A canary (speed check of a recommended configuration) found the configuration slower than before. `cron` says
+    when canaries run; without it, they run at the period that the operator set."""
     MANUAL = "manual"
     """Manual execution only."""
 
@@ -42,7 +42,7 @@ class CatchUp(StrEnum):
     MERGED = "one"
     """All missed ticks are merged into a single one."""
     ALL = "all"
-    """Each missed tick runs, limited to the newest `catch_up_limit` ticks."""
+    """Each missed tick runs, but no more than the newest `catch_up_limit` of them."""
 
 
 class TickKind(StrEnum):
@@ -62,7 +62,7 @@ class TickState(StrEnum):
 
 
 class TargetSelection(Schema):
-    """Selection of a project's recommendations for retuning; without any field, all recommendations."""
+    """Selection of a project's recommendations for retuning. If no field is given, all recommendations are selected."""
 
     target_keys: tuple[str, ...] = Field(default=(), max_length=500)
     """Keys of the tuning targets (model + workload + cluster) whose recommendations are selected."""
@@ -93,18 +93,18 @@ class ScheduleSpec(Schema):
     misfire_grace_s: float = Field(default=300, ge=1, le=7 * 86_400)
     """Number of seconds after its due time from which a tick counts as missed."""
     catch_up: CatchUp = CatchUp.MERGED
-    """Rule for missed ticks. `none`: skip all; `one`: merge all into the next on-time tick; `all`: run each, limited to
-    the newest `catch_up_limit`."""
+    """Rule for missed ticks. `none`: skip all; `one`: merge all into the next on-time tick; `all`: run each, but no
+    more than the newest `catch_up_limit`."""
     catch_up_limit: int = Field(default=3, ge=1, le=10)
     windows: DailyWindows = ()
-    """Daily time windows in which the schedule's retunes may start, such as `22:00-06:00`; empty: at any time. Windows
-    of the project and the operator apply in addition."""
+    """Daily time windows in which the schedule's retunes may start, such as `22:00-06:00`; if empty, they may start at
+    any time. Windows of the project and the operator apply in addition."""
     planned_gpu_hours: float | None = Field(default=None, gt=0, le=1e9)
-    """Length in hours × GPUs of the training run that each recommendation is used for; without it, no saving is
-    calculated."""
+    """Length in hours × GPUs of the training run that will use each recommendation. It tells how much a faster
+    configuration saves; without it, no saving is calculated."""
     likely_gain: float | None = Field(default=None, gt=0, le=10)
-    """Expected speed-up where none is measured, such as 0.05. Retunes whose expected saving does not cover their cost
-    are skipped."""
+    """Expected speed-up of a retune if no speed-up has been measured; 0.05 means 5 %. Retunes whose expected saving
+    does not cover their cost are skipped."""
     max_gpu_seconds: float | None = Field(default=None, gt=0)
     """Maximum GPU-seconds (seconds × ranks) of one retune; a retune that exceeds it is stopped."""
 
@@ -129,7 +129,7 @@ class Tick(Schema):
     kind: TickKind
     state: TickState
     merged_ticks: int = 1
-    """Number of ticks merged into this tick: itself, and the missed ticks before it."""
+    """Number of ticks merged into this one, itself included: 1, and one more for each missed tick before it."""
     targets: int = 0
     """Number of recommendations whose retune the tick requested."""
     reason: str | None = None

@@ -32,7 +32,8 @@ def check(
 
 
 def check_widths(size: int, context: int, divisor: int | None, note: str | None) -> None:
-    """Reject a `tensor_parallel` size that the model summary does not allow (`tensor_divisor`, `tensor_note`).
+    """Reject a `tensor_parallel` size that does not divide the heads or sizes of the model, as its summary states them
+    (`tensor_divisor`, `tensor_note`).
 
     Raises:
         ValueError: names the field, its value and the remedy.

@@ -32,10 +32,11 @@ class Study(Schema):
     """Number of configurations rejected by the memory gate (predicted not to fit); they are not trials."""
     gpu_seconds: float
     final_comparison: int = 0
-    """Number of the final comparison whose runs count. It increases when a final comparison begins, and when a search
-    continues after one."""
+    """Number of the study's final comparison (paired runs that decide) whose runs count; runs of earlier ones do not.
+    It increases when a final comparison begins, and when a search continues after one."""
     final_comparison_runs: int | None = None
-    """Maximum number of validation runs in the final comparison; None before there is one."""
+    """Maximum number of validation runs in the final comparison (paired runs that decide); None before the comparison
+    has begun."""
     created_at: datetime
     started_at: datetime | None = None
     """Time at which the study could first run; None if it still waits for a worker."""
@@ -49,7 +50,7 @@ class Study(Schema):
     reason: str | None = None
     """Reason why the search stopped, why the study failed, or why no worker takes its runs, as text."""
     reason_code: StudyReasonCode | None = None
-    """Code of that reason, for programs; None: there is no reason, or the service did not know a code for it."""
+    """Code of the field `reason`, for programs. If None, there is no reason, or it has no code."""
     reason_details: str = ""
     """Part of `reason` that stands in brackets at its end, such as the losses that differ."""
     system_study: SystemStudy | None = None

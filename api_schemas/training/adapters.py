@@ -30,9 +30,10 @@ _PEFT_NAMES = {
     "use_dora": "dora",
 }
 DORA: Literal["dora"] = "dora"
-"""Name for LoRA with trained magnitudes (DoRA), as a kind of adapter and in a worker's list of adapters."""
+"""Name of DoRA (LoRA that also trains each weight's magnitude), both as the `kind` of an adapter and in a worker's list
+of adapters."""
 _IMPLIED: Mapping[str, tuple[str, Any]] = {QLORA: ("quantization", "nf4"), DORA: ("dora", True)}
-"""Setting of LoRA, and its value, that each further word for a kind means."""
+"""Settings of LoRA that the kinds `qlora` and `dora` stand for: the setting's name and its value, by kind."""
 
 
 class AdapterSchema(Schema):
@@ -139,8 +140,9 @@ class Lora(AdapterSchema):
 
     @property
     def requirement(self) -> str:
-        """Name in a worker's list of adapters which says that the worker can train this adapter: 4-bit weights need a
-        package, and workers of earlier releases train no magnitudes."""
+        """Name in a worker's list of adapters which says that the worker can train this adapter: `lora`, `qlora` or
+        `dora`. QLoRA and DoRA have names of their own, because QLoRA needs a package, and workers of earlier releases
+        cannot train DoRA."""
         if self.dora:
             return DORA
         return self.kind if self.quantization is None else QLORA
@@ -186,8 +188,8 @@ def quantization_of(adapter: AdapterSchema | None) -> Quantization | None:
 
 
 def unsaid_settings(adapter: AdapterSchema) -> set[str]:
-    """Return the settings that later releases added and that this adapter leaves at their defaults; the keys of stored
-    answers, which may be older, do not contain them."""
+    """Return the names of those settings that later releases added and that this adapter leaves at their defaults. Keys
+    of stored answers leave them out, so that answers of earlier releases keep their keys."""
     if not isinstance(adapter, Lora):
         return set()
     of_weights = set() if adapter.quantization else {"quantization", "double_quantization"}
@@ -215,7 +217,8 @@ def _with_kind(value: object) -> object:
 
 
 def _with_implied(kind: str, value: Mapping[str, Any]) -> dict[str, Any]:
-    """Return LoRA's settings with the one that another word for a kind means; reject one that says the opposite."""
+    """Return LoRA's settings with the one that the kind stands for, such as `dora: true` for the kind `dora`. A setting
+    that contradicts the kind is rejected."""
     name, implied = _IMPLIED[kind]
     stated = value.get(name, implied)
     if stated is None or stated is False:
@@ -227,8 +230,8 @@ def _with_implied(kind: str, value: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _class_name(value: object) -> str:
-    """Return the class name of validated or raw settings, which selects the member of the union; paths in errors leave
-    it out."""
+    """Return the name of the adapter's class for validated or raw settings. Pydantic selects the member of the union by
+    this name, and paths in error messages leave it out."""
     return (type(value) if isinstance(value, AdapterSchema) else ADAPTERS[str(value["kind"])]).__name__  # type: ignore[index]
 
 
@@ -236,4 +239,5 @@ _Settings = Annotated[
     Annotated[Lora, Tag("Lora")] | Annotated[LastLayers, Tag("LastLayers")], Discriminator(_class_name)
 ]
 Adapter = Annotated[_Settings, BeforeValidator(_with_kind, json_schema_input_type=_Settings | str)] | None
-"""Adapter in full, by its kind, or null: all weights are trained."""
+"""Adapter to train, as an object with its settings or as its kind alone, such as `"lora"`. If null, all weights are
+trained."""

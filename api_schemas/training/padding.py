@@ -17,19 +17,22 @@ _MOST_TOKENS = 1e18
 
 
 class Padding(Schema):
-    """Tokens of a run's steps with samples of several lengths; each figure is a mean over the steps until the sequence of samples repeats."""
+    """Tokens of a run's steps if samples differ in length. Each figure is a mean over the steps until the sequence of
+    samples repeats."""
 
     samples: str = Field(max_length=64, pattern=r"^[0-9a-f]+$", examples=["85516b4aad773dc2"])
-    """Hash of the samples' lengths in order; all trials of a study have the same hash."""
+    """Hash of the samples' lengths in their order. All trials of a study have the same hash, because they train the
+    same samples."""
     cycle_steps: int = Field(ge=1, le=1000)
-    """Number of steps after which the samples' lengths repeat; timed windows hold whole cycles."""
+    """Number of steps after which the lengths of the samples repeat. Timed windows (groups of steps timed together)
+    hold whole cycles of this length."""
     real_tokens: float = Field(gt=0, le=_MOST_TOKENS)
     """Tokens of a step without padding; only these count in speeds."""
     computed_tokens: float = Field(gt=0, le=_MOST_TOKENS)
     """Tokens of a step with padding, over all ranks."""
     waited_tokens: float = Field(ge=0, le=_MOST_TOKENS)
-    """Tokens that ranks could compute while they wait for the rank with the longest micro batch, summed over ranks and
-    micro batches of a step."""
+    """Tokens that the ranks could compute in the time in which they wait for the rank with the longest micro batch. The
+    number is a sum over the ranks and over the micro batches of one step."""
 
     @property
     def padding_fraction(self) -> float:
@@ -38,13 +41,14 @@ class Padding(Schema):
 
     @property
     def waiting_fraction(self) -> float:
-        """Fraction of a step in which ranks wait for the longest micro batch, if time follows tokens."""
+        """Fraction of a step in which ranks wait for the rank with the longest micro batch, if a micro batch's time is
+        proportional to its tokens."""
         return self.waited_tokens / (self.computed_tokens + self.waited_tokens)
 
 
 class TimedRows(NamedTuple):
-    """Micro batch of equal rows that takes as long as a configuration's mean micro batch: as many tokens and, summed over
-    rows, as many squares of lengths."""
+    """Micro batch of rows of equal length that takes as long as a configuration's mean micro batch. It has as many
+    tokens, and the same sum of squared row lengths, to which the cost of attention is proportional."""
 
     rows: float
     length: float

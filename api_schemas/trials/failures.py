@@ -19,7 +19,8 @@ class FailureKind(StrEnum):
     ILLEGAL = "illegal"
     """The backend rejects the configuration's combination of options."""
     NUMERICS = "numerics"
-    """NaN, infinity, or losses that differ from the study's reference trajectory."""
+    """A loss was NaN or infinite, or the losses differed from the reference losses that all trials of the study must
+    reproduce."""
     CRASH = "crash"
     """A rank ended with an error that none of the other kinds describes."""
     RANK_LOST = "rank_lost"
@@ -29,9 +30,9 @@ class FailureKind(StrEnum):
     DEADLINE = "deadline"
     """The run exceeded its maximum duration."""
     WORKER_LOST = "worker_lost"
-    """The worker stopped renewing its lease."""
+    """The worker stopped renewing its lease (its temporary right to the run), so the run counts as lost."""
     NODE_LOST = "node_lost"
-    """One of the worker's several hosts was lost during the run."""
+    """One of the hosts of a worker with several hosts was lost during the run."""
     DEVICE = "device"
     """The hardware was unsuitable for measurements: another process on the GPU, throttling, a memory or driver error,
     or a slow rank."""

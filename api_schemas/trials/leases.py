@@ -64,14 +64,16 @@ class TrialTask(Schema):
 
     @property
     def passes(self) -> float:
-        """Cost of a training step's FLOPs in forward passes: 3, less where frozen weights need no gradients."""
+        """Number of forward passes that have as many FLOPs as one training step: 3, or fewer where frozen weights need
+        no gradients."""
         if self.training_flops_per_token is None or not self.forward_flops_per_token:
             return 3.0
         return self.training_flops_per_token / self.forward_flops_per_token
 
 
 class DerivedTrialTask(Schema):
-    """Task that trains a trial's configuration for a purpose other than measuring its speed."""
+    """Task that trains the configuration of a trial for a purpose other than measuring its speed, such as a resume
+    check."""
 
     trial: TrialTask
     """Trial whose configuration is trained. The task ignores the trial's memory limit and its measurement plan, except
@@ -116,23 +118,23 @@ class TraceTask(DerivedTrialTask):
 
     @classmethod
     def of(cls, trial: TrialTask) -> Self:
-        """Return the task that records a trial over whole cycles of its samples, so that its means compare with the
-        trial's step time."""
+        """Return the task that profiles a trial. It records whole cycles of the trial's samples (until their lengths
+        repeat), so that its mean step time can be compared with the trial's."""
         cycle, fewest = trial.workload.steps_per_cycle, cls.model_fields["steps"].default
         return cls(trial=trial, steps=cycle * -(-fewest // cycle))
 
 
 class RehearsalTask(Schema):
-    """Task of one process of a rehearsal: build and step a trial with fake tensors, as one rank, with as many blocks as
-    its model states."""
+    """Task of one process of a rehearsal: build a trial's configuration and step it with fake tensors, as one rank. The
+    process builds as many blocks as the model of the trial states."""
 
     trial: TrialTask
     """Trial to build and step with fake tensors; its cluster gives the number of ranks."""
     rank: int = Field(default=0, ge=0)
-    """Number of the rank whose part the process builds and steps. No process runs for the other ranks; only their
-    number counts."""
+    """Number of the rank that the process builds and steps. No process runs for the other ranks; only their number
+    matters."""
     micro_batches: int = Field(default=1, ge=1)
-    """Number of micro batches of each step, enough to reach the peak of a whole step."""
+    """Number of micro batches in each rehearsed step: as many as it takes to reach the peak memory of a whole step."""
 
 
 class TargetRehearsalTask(DerivedTrialTask):
@@ -152,8 +154,8 @@ Task = Annotated[
 ]
 """Task that ranks of a worker can execute."""
 TASK_KINDS: tuple[str, ...] = ("model_summary", "trial", "resume_check", "trace", "recipe", "rehearsal")
-"""Kinds of tasks that a worker of this release lists in its inventory; `recipe`: trials that keep the losses of many
-first steps, in any precision of this release."""
+"""Kinds of tasks that a worker of this release lists in its inventory. `recipe` stands for trials in any precision of
+this release that keep the losses of their first steps, up to 2,000."""
 
 
 class Registration(ProtocolMessage):
@@ -163,7 +165,7 @@ class Registration(ProtocolMessage):
     protocol_version: int
     """Newest protocol version that the worker speaks."""
     oldest_protocol_version: int | None = None
-    """Oldest protocol version that the worker speaks; None: it speaks `protocol_version` only."""
+    """Oldest protocol version that the worker speaks. If None, the worker speaks `protocol_version` only."""
     release: str | None = Field(default=None, max_length=64, pattern=ONE_LINE)
     """Release of shardtune that the worker runs, for people."""
     session: Session | None = None
@@ -196,8 +198,8 @@ class LeaseRequest(ProtocolMessage):
     wait_s: float = Field(default=0, ge=0, le=30)
     """Maximum seconds for which the service may delay its response while no run is available."""
     ends_in_s: float | None = Field(default=None, ge=0, le=1e9)
-    """Seconds until the worker must stop, such as the end of its cluster job; runs that would probably not end before
-    are not assigned. None: unknown."""
+    """Seconds until the worker must stop, such as the end of its cluster job. The service does not assign runs that
+    would probably end later. If None, the end is not known."""
 
 
 class QuietWait(Schema):
@@ -208,7 +210,8 @@ class QuietWait(Schema):
     most_foreign_cores: float = Field(ge=0)
     """Largest number of CPU cores that other programs may use on a quiet machine."""
     waited_s: float = Field(default=0, ge=0)
-    """Seconds that earlier attempts at the run have waited; the run's progress includes them."""
+    """Seconds that earlier attempts at the run have already waited for a quiet machine; the run's reported wait
+    includes them."""
 
 
 class Lease(ProtocolMessage):
@@ -230,7 +233,7 @@ class Lease(ProtocolMessage):
     is_exclusive: bool = False
     """Whether nothing else may run on the host during this run, because its result decides a comparison."""
     quiet_wait: QuietWait | None = None
-    """Wait before this run until the machine is quiet; None: the run begins at once."""
+    """Instruction to wait before this run until the machine is quiet; if None, the run begins at once."""
 
 
 class Heartbeat(ProtocolMessage):
@@ -254,8 +257,8 @@ class HeartbeatAnswer(ProtocolMessage):
 
 
 class Report(ProtocolMessage):
-    """Report of a worker about the end of an attempt, with exactly one of `measurement`, `model_summary`,
-    `resume_check`, `diagnosis`, `rehearsal`, `failure`."""
+    """Report of a worker about the end of an attempt at a run. Exactly one of `measurement`, `model_summary`,
+    `resume_check`, `diagnosis`, `rehearsal` and `failure` is given."""
 
     protocol_version: int
     session: Session
@@ -272,8 +275,8 @@ class Report(ProtocolMessage):
     ranks."""
     failure: Failure | None = None
     gpu_seconds: float = Field(ge=0, le=1e12)
-    """GPU-seconds of the attempt: wall seconds × ranks, without the wait for a quiet machine. The service bounds the figure
-    by the time of the lease."""
+    """GPU-seconds of the attempt: wall seconds × ranks, without the wait for a quiet machine. The service reduces a
+    figure that is larger than the duration of the lease allows."""
     waited_s: float | None = Field(default=None, ge=0, le=1e9)
     """Seconds that the run's attempts have waited until the machine was quiet; None if they did not wait."""
     log_tail: ProgramOutput | None = Field(default=None, max_length=20_000)

@@ -65,7 +65,8 @@ class TrialOrigin(StrEnum):
 
 
 class TrialReason(Schema):
-    """Reason why the guided sampler chose a trial's configuration, with the expectations at that time."""
+    """Reason why the guided sampler chose the configuration of a trial: what it expected of the configuration at that
+    time."""
 
     expected_gain: float
     """Expected improvement over the fastest trial so far, as a fraction of that trial's speed; 0.02 is 2 %."""
@@ -77,10 +78,11 @@ class TrialReason(Schema):
     """Expected speed in tokens per second and GPU: the prediction, corrected by this study's trials."""
     low_tokens_per_s_per_gpu: float
     high_tokens_per_s_per_gpu: float
-    """Upper end of the 90 % interval of the expected speed; `low_tokens_per_s_per_gpu` is the lower end."""
+    """Upper end of the 90 % interval of the expected speed, in tokens per second and GPU; `low_tokens_per_s_per_gpu` is
+    the lower end."""
     tests: str
-    """Knobs in which the configuration differs from the fastest trial so far, preceded by the parallelism axes over
-    which it is the first to be split."""
+    """Text that names the knobs in which the configuration differs from the fastest trial so far. If no trial was split
+    over one of its parallel axes before, the text begins with that axis."""
     expected_gpu_seconds: float | None = Field(default=None, examples=[42.0])
     """Expected GPU-seconds (seconds × ranks) of the trial; None in studies of older versions."""
 
@@ -96,8 +98,8 @@ class RunPurpose(StrEnum):
     RESUME_CHECK = "resume_check"
     """Resume check of the best configuration: continue from a checkpoint in new processes."""
     RECIPE = "recipe"
-    """Run that trains a recipe (precision or optimizer) which the study considers, or the workload's stated recipe for
-    comparison."""
+    """Run that trains with another recipe (precision or optimizer) which the study was asked to consider, or with the
+    workload's own recipe for comparison."""
     REHEARSAL = "rehearsal"
     """Rehearsal of a projected configuration: built and stepped with fake tensors at the target's number of ranks;
     nothing is timed."""
@@ -106,8 +108,8 @@ class RunPurpose(StrEnum):
 
 
 class AttemptEnd(StrEnum):
-    """Reason why an attempt ended: success, a failure (with the values of `FailureKind`), or an end without a fault of
-    the run."""
+    """Reason why an attempt at a run ended: success, a failure (one of the values of `FailureKind`), or an end that is
+    not the run's fault."""
 
     COMPLETE = "complete"
     OOM = "oom"
@@ -130,7 +132,8 @@ class AttemptEnd(StrEnum):
 
 
 class Attempt(Schema):
-    """Attempt at a run: one lease by a worker, and its end."""
+    """Attempt at a run: it begins when a worker leases the run, and ends with success, a failure or the loss of the
+    lease."""
 
     attempt: int
     worker: str
@@ -150,22 +153,24 @@ class Run(Schema):
     purpose: RunPurpose
     """Purpose of the run; never `model_summary`, since such a run belongs to no trial."""
     final_comparison: int | None = None
-    """Number of the final comparison that a validation run belongs to, or after which a recipe run (with another
-    precision or optimizer) was made. If different from the study's current number, the run no longer counts."""
+    """Number of the final comparison (paired runs that decide) to which a validation run belongs, or after which a
+    recipe run (with another precision or optimizer) was made. A run whose number differs from the study's current one
+    no longer counts."""
     comparison_block: int | None = None
-    """Number of the comparison block (runs executed directly after each other) within the final comparison."""
+    """Number of the comparison block within the final comparison: runs with the same number were executed directly
+    after each other."""
     recipe: str | None = Field(default=None, examples=["bf16-true"])
-    """Name of the considered recipe (precision or optimizer) that a run of purpose `recipe` trains; None: the recipe
-    that the workload states."""
+    """Name of the considered recipe (precision or optimizer) that a run of purpose `recipe` trains. If None, such a run
+    trains the workload's own recipe."""
     is_whole_step: bool = False
-    """Whether this validation run, which follows the study's verdict, timed whole steps. It checks the step times that
-    other runs extrapolated from short steps (fewer micro batches), and takes no part in the comparison."""
+    """Whether this validation run, which follows the study's verdict, timed whole steps. It checks step times that were
+    extrapolated from steps with fewer micro batches, and takes no part in the comparison."""
     state: TrialState
     measurement: Measurement | None = None
     resume_check: ResumeMeasurement | None = None
     rehearsal: RehearsalReport | None = None
-    """Results of the rehearsal: the trial's configuration was built and stepped with fake tensors, as one rank of the study's
-    target."""
+    """Results of the rehearsal, in which processes built the trial's configuration and stepped it with fake tensors,
+    each as one rank of the study's target."""
     failure: Failure | None = None
     log_tail: str | None = None
     progress: Progress | None = None
@@ -186,7 +191,7 @@ class Trial(Schema):
     peak_allocated_gib: float | None = None
     peak_reserved_gib: float | None = None
     prediction: TrialPrediction | None = None
-    """Prediction made before the trial ran; None for trials from before predictions existed."""
+    """Prediction made before the trial ran; None for trials of releases that made no predictions."""
     reason: TrialReason | None = None
     """Reason why the guided sampler chose the configuration; None for initial configurations and for trials proposed by
     another sampler."""
@@ -197,12 +202,12 @@ class Trial(Schema):
 
 
 class Rejection(Schema):
-    """Configuration that the memory gate rejected without using GPU time, because it was predicted not to fit."""
+    """Configuration that was predicted not to fit, so that the memory gate rejected it before it took any GPU time."""
 
     config: TrialConfig
     needed_gib: float
-    """Memory in GiB that one rank would need at least (with 99 % probability), from the prediction and its error on
-    this fingerprint (hardware and software)."""
+    """Memory in GiB that one rank would need at least, with a probability of 99 %. It is calculated from the prediction
+    and from the errors of earlier predictions on this fingerprint (hardware and software)."""
     available_gib: float
     reason: str
 

@@ -36,8 +36,8 @@ ADMITTED = frozenset(
         "starcoder2",
     }
 )
-"""Values of `model_type` for which `tests/rank/test_packed_leaks.py` shows, with each attention that they have, that
-packed samples do not attend to each other."""
+"""Values of `model_type` of models in which packed samples do not attend to each other.
+`tests/rank/test_packed_leaks.py` proves it for each kind of attention of these models."""
 LEAKING = frozenset({"bloom", "falcon", "gpt_oss", "opt"})
 """Values of `model_type` whose attention lets samples of a row see each other (transformers 5.23): the attention mask
 ignores that positions start anew with each sample."""
@@ -46,7 +46,8 @@ CARRYING = frozenset({"mamba", "qwen3_next"})
 
 
 def check(data: SampleLengths | None, model: ModelSpec) -> None:
-    """Reject packed samples in an architecture whose samples would affect each other, or for which that was not tested.
+    """Reject packed samples for an architecture in which samples of one row would affect each other, or in which that
+    has not been tested.
 
     Raises:
         ValueError: names the field, its value and the remedy.

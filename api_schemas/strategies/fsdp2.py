@@ -39,7 +39,7 @@ class Fsdp2Config(Fsdp2Fields):
 
     @property
     def sync_policy(self) -> GradSync:
-        """Time at which gradients are reduced during accumulation, as the value common to all strategies."""
+        """Time at which gradients are reduced during gradient accumulation, in the form that all strategies share."""
         return self.grad_sync
 
     @property
@@ -113,8 +113,7 @@ class Fsdp2Config(Fsdp2Fields):
         pipeline_schedules.check_micro_batches(self.pipeline_schedule, self.pipeline_parallel, accumulation)
 
     def to_fully_shard(self) -> dict[str, Any]:
-        """Return the keyword arguments for `fully_shard(module, mesh=…, mp_policy=…, **…)` that do not need torch
-        objects."""
+        """Return those keyword arguments of `fully_shard(module, mesh=…, mp_policy=…, **…)` that need no torch objects."""
         return self.keyed("script")
 
     def to_accelerate(self, block_class: str) -> dict[str, Any]:
@@ -131,8 +130,9 @@ class Fsdp2Config(Fsdp2Fields):
         }
 
     def to_training_arguments(self, step: TrainerStep) -> dict[str, Any]:
-        """Return the fields of Hugging Face `TrainingArguments` (transformers 5) for this FSDP2 configuration; Trainer
-        requires FSDP's activation checkpointing instead of its own argument."""
+        """Return the fields of Hugging Face `TrainingArguments` (transformers 5) for this FSDP2 configuration.
+        Activation checkpointing is stated in FSDP's section, because the Trainer does not accept its own argument
+        together with FSDP."""
         section: dict[str, Any] = {
             "version": 2,
             "auto_wrap_policy": "TRANSFORMER_BASED_WRAP",

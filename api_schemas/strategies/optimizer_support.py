@@ -34,7 +34,8 @@ def check(config: TrialConfig, optimizer: OptimizerSchema) -> None:
 
 
 def can_train(config: TrialConfig, optimizer: OptimizerSchema) -> bool:
-    """Whether the configuration's backend can train with the optimizer, as far as `check` knows."""
+    """Whether the configuration's backend can train with the optimizer, by the same rules by which `check` rejects
+    configurations."""
     try:
         check(config, optimizer)
     except ValueError:
@@ -74,7 +75,8 @@ def trainable_backends(backends: Iterable[Backend], optimizer: OptimizerSchema) 
 
 
 def dropped_note(backends: Iterable[Backend], optimizer: OptimizerSchema) -> tuple[str, ...]:
-    """Return the note that names the backends of a search which cannot train with the optimizer; empty if all can."""
+    """Return a note that names the backends of a search which cannot train with the optimizer; empty if all of them
+    can."""
     dropped = [kind for kind in backends if _obstacle(kind, optimizer) is not None]
     if not dropped:
         return ()

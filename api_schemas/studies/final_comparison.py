@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Finalists:
-    """Trials of a search that the final comparison (paired runs that decide) runs again."""
+    """Trials of a search whose configurations the final comparison runs again, in pairs that decide the verdict."""
 
     baseline: int | None
     """Trial number of the baseline; None if no configuration is feasible."""
@@ -15,10 +15,11 @@ class Finalists:
     feasible."""
     notes: tuple[str, ...] = ()
     defaults: tuple[int, ...] = ()
-    """Numbers of the trials that may become the baseline if the user gave none, including `baseline`. Validation runs
-    decide, since a single search run may have been disturbed. Empty: the user's baseline is fixed."""
+    """Numbers of the trials that may become the baseline if the user gave none; `baseline` is one of them. Validation
+    runs decide among them, because other programs may have disturbed a single search run. If empty, the user's baseline
+    is fixed."""
     replaced_baseline: str | None = None
-    """Reason why the user's baseline could not be the baseline of the comparison; None if it is, or if the user gave
+    """Reason why the user's baseline could not be the baseline of the comparison. None if it could, or if the user gave
     none."""
 
     @property

@@ -107,7 +107,7 @@ class StudyResult(Schema):
     """Number of search runs that count although other programs used the machine during them. Their configurations may
     be faster than measured. Such a run is never pruned, and no other run is pruned because of it."""
     undecided: OpenVerdict | None = None
-    """Number of further paired runs that would settle an `undecided` verdict, with its reasons; None for other
+    """Details of an `undecided` verdict, such as the number of further pairs that would settle it. None for other
     verdicts, and if no second configuration could be compared."""
     too_busy: BusyMachine | None = None
     """Cause of a `too_busy` verdict, and the number of further runs that would allow another one; None for other

@@ -55,7 +55,8 @@ class TimedRows(NamedTuple):
 
 
 def padding_of(plan: SamplePlan, split: Split) -> Padding:
-    """Measure the padding of the plan's timed steps, divided into micro batches by `split`."""
+    """Measure the padding of the plan's timed steps. `split` says how each step's samples are divided into micro
+    batches."""
     computed = waited = 0
     for step in plan.timed_steps:
         by_group = plan.padded_lengths(step, split)
@@ -105,8 +106,8 @@ def timed_rows(
 
 
 def _packed_rows(plan: PackedPlan, split: Split, meets_once: bool, attention: str) -> TimedRows:
-    """Return the micro batch for packed samples. All their rows have one length, so ranks differ in time only if the
-    attention kernel computes the scores of each sample alone."""
+    """Return the equal-row micro batch for packed samples. All packed rows have one length, so ranks differ in time
+    only if the attention kernel computes the scores of each sample alone."""
     if attention != FLASH:
         # A causal kernel leaves out half of the scores; with a mask of samples, sdpa computes all of the row's.
         scores = 2 if attention == "sdpa" else 1
@@ -118,5 +119,5 @@ def _packed_rows(plan: PackedPlan, split: Split, meets_once: bool, attention: st
 
 
 def _slowest(by_group: list[list[int]], meets_once: bool) -> list[int]:
-    """Return the work of the slowest rank's micro batches, from the work of each group's micro batches."""
+    """Return the work of each micro batch on the slowest rank, given the work of each group's micro batches."""
     return max(by_group, key=sum) if meets_once else [max(column) for column in zip(*by_group, strict=True)]

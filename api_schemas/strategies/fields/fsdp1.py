@@ -11,8 +11,8 @@ from shardtune.api_schemas.strategies.base import StrategySchema
 from shardtune.api_schemas.strategies.fields.common_knobs import CPU_OFFLOAD, DP_REPLICATE, DP_SHARD, GRAD_SYNC
 
 ShardingStrategy = Literal["FULL_SHARD", "SHARD_GRAD_OP", "HYBRID_SHARD", "_HYBRID_SHARD_ZERO2", "NO_SHARD"]
-"""Sharding strategy of FSDP1, by PyTorch's name. `…_OP` and `…_ZERO2` keep gathered parameters from forward to
-backward."""
+"""Sharding strategy of FSDP1, by its name in PyTorch. `SHARD_GRAD_OP` and `_HYBRID_SHARD_ZERO2` keep gathered
+parameters from forward to backward."""
 
 _GATHERS = When(on_gpu=True, above={"dp_shard": 1})
 
@@ -50,7 +50,8 @@ class Fsdp1Fields(StrategySchema):
             upstream="`device_mesh`, first axis",
         ),
     ] = Field(default=1, ge=1)
-    """Number of replicate groups; above 1 only with the hybrid strategies and `NO_SHARD`."""
+    """Number of replicas of the sharded model (groups of ranks). Values above 1 are allowed only with the hybrid
+    sharding strategies and `NO_SHARD`."""
     dp_shard: Annotated[
         int,
         replace(
@@ -120,8 +121,8 @@ class Fsdp1Fields(StrategySchema):
             },
         ),
     ] = True
-    """Whether the host waits instead of gathering more than two FSDP units ahead. False uses more memory without
-    waiting."""
+    """Whether the host waits before it gathers more than two FSDP units ahead. If False, it does not wait, and more
+    memory is used."""
     use_orig_params: Annotated[
         bool,
         Knob(
@@ -134,7 +135,7 @@ class Fsdp1Fields(StrategySchema):
             values_text="`false`, `true`; compiled only `true`",
         ),
     ] = False
-    """Whether the optimizer uses the model's own parameters instead of one flat parameter per FSDP unit;
+    """Whether the optimizer sees the model's own parameters instead of one flat parameter per FSDP unit.
     `torch.compile` requires it."""
     cpu_offload: Annotated[
         bool,
@@ -157,5 +158,6 @@ class Fsdp1Fields(StrategySchema):
             when_text="accumulation above 1, world above 1; as below",
         ),
     ] = "every"
-    """Time at which gradients are reduced during accumulation; `last` accumulates under `no_sync`, with unsharded
-    gradients in the compute dtype."""
+    """Time at which gradients are reduced during gradient accumulation: after each micro batch (`every`), or after the
+    last one (`last`). `last` accumulates under `no_sync`, and keeps unsharded gradients in the dtype of the
+    computation."""

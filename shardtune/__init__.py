@@ -55,7 +55,7 @@ _ATTRIBUTES = {
     "PlatformFailure": ("shardtune.service.cli.errors", "PlatformFailure"),
     "MissingPackage": ("shardtune.service.trackers.optional_packages", "MissingPackage"),
 }
-"""Module and name of each public attribute."""
+"""Module from which each public attribute of the package is imported, and its name there."""
 
 __all__ = [
     "ExplainedConfig",

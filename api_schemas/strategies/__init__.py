@@ -33,8 +33,8 @@ __all__ = [
 
 
 class TrialConfig(LossFields):
-    """Training configuration that a trial measures: a point of the search space. The workload's global batch determines
-    gradient accumulation."""
+    """Training configuration that a trial measures. It is one point of the search space. Its gradient accumulation
+    follows from the workload's global batch."""
 
     @model_validator(mode="after")
     def _legal(self) -> "TrialConfig":
@@ -59,7 +59,8 @@ class TrialConfig(LossFields):
 
     @property
     def sharing(self) -> int:
-        """Number of adjacent ranks that train the same samples (context parallel × tensor parallel × pipeline stages)."""
+        """Number of adjacent ranks that train on the same samples: context parallel × tensor parallel × pipeline
+        stages."""
         return self.context_parallel * self.strategy.model_parallel
 
     def data_ranks(self, ranks: int) -> int:
@@ -85,8 +86,8 @@ class TrialConfig(LossFields):
 
     @property
     def checkpoints_whole_blocks(self) -> bool:
-        """Whether activation checkpointing keeps only the input of every block, which is how libraries define enabled
-        checkpointing."""
+        """Whether activation checkpointing keeps only the input of every block. Other libraries mean this when they say
+        that checkpointing is enabled."""
         return self.activation_checkpointing == "full" and self.checkpoint_every == 1
 
     @property

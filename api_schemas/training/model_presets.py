@@ -16,11 +16,12 @@ _FOLDER = files("shardtune.api_schemas.training")
 _PRESETS = _FOLDER / "presets"
 _MOST_SUGGESTIONS = 3
 _CLOSE = 0.75
-"""Minimum similarity (by `difflib`) of two names, without punctuation, for one to be suggested in place of the
+"""Minimum similarity of two names (by `difflib`, without punctuation) at which an error suggests one of them for the
 other."""
 
 _LONGEST = 200
-"""Maximum number of characters of an unknown name for which similar names are sought; the time grows with it."""
+"""Maximum length of an unknown name, in characters, for which similar names are sought. The search takes longer for
+longer names."""
 
 
 class PresetSource(NamedTuple):
@@ -33,7 +34,7 @@ class PresetSource(NamedTuple):
     untrained: int = 0
     """Number of published parameters in parts that the preset leaves out, such as the vision tower."""
     note: str = ""
-    """Difference from the published repository, where there is one."""
+    """Difference between the preset and the published repository; empty if there is none."""
 
     @property
     def parameters(self) -> int:
@@ -55,7 +56,8 @@ def preset_config(name: str) -> dict[str, Any]:
 
 @cache
 def preset_sources() -> dict[str, PresetSource]:
-    """Return the origin of each preset that a repository publishes, by the preset's name."""
+    """Return the origin of presets by the preset's name. Only presets that a repository of the hub publishes are
+    included."""
     entries = json.loads((_FOLDER / "preset_sources.json").read_text())
     return {name: PresetSource(**entry) for name, entry in entries.items()}
 
@@ -67,7 +69,8 @@ def preset_of(hub_id: str) -> str | None:
 
 
 def similar_models(name: str) -> list[str]:
-    """Return the presets, or for `OWNER/NAME` the repositories of presets, whose names are similar to a name."""
+    """Return the names of presets that are similar to the given name. For a name of the form `OWNER/NAME`, return the
+    repositories of such presets."""
     if len(name) > _LONGEST:
         return []
     if "/" in name:

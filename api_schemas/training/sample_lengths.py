@@ -172,7 +172,8 @@ class SampleLengths(Schema):
 
     @property
     def attended(self) -> float:
-        """Length whose cost of attention per token is the data's mean: the mean length, weighted by tokens."""
+        """Sample length at which attention costs as much per token as it does on average in the data: the mean of the
+        lengths, weighted by their tokens."""
         squares = sum(length * length * count for length, count in self.lengths)
         return squares / (self.mean * self.samples)
 
@@ -182,7 +183,7 @@ class SampleLengths(Schema):
         return self.lengths[-1][0]
 
     def padded(self, length: int) -> int:
-        """Number of tokens to which a micro batch is padded whose longest sample has `length` tokens."""
+        """Return the number of tokens to which a micro batch is padded, if its longest sample has `length` tokens."""
         return -(-length // self.pad_to_multiple_of) * self.pad_to_multiple_of
 
     def describe(self) -> str:
@@ -195,7 +196,7 @@ class SampleLengths(Schema):
 
 def check_lengths(data: SampleLengths | None, sequence_length: int | None, global_batch: int | None) -> None:
     """Reject samples that are longer than the sequence length, and steps with more samples than can be planned one by
-    one. None for sequence length or global batch: not stated.
+    one. If the sequence length or the global batch is None, it was not stated and is not checked.
 
     Raises:
         ValueError: names the field, its value and the remedy.

@@ -10,7 +10,7 @@ from shardtune.api_schemas.training.float8 import Float8Recipe
 from shardtune.api_schemas.training.models import ModelSpec
 
 NAMED = tuple(2**power for power in range(8))
-"""Numbers of MLP slices that the search tries if the user's search space names the knob without other numbers."""
+"""Numbers of MLP slices among which the user's limits of the search space select."""
 OWN_CODE = "your own code computes the MLPs"
 """End of an error message: the reason why MLPs cannot be computed in slices in a model of the user's own code."""
 EXPERTS = "its MLPs have experts, which take tokens from all slices"

@@ -21,8 +21,8 @@ class Key:
 @dataclass(frozen=True)
 class Call:
     """Statement that a method of the sharded model takes the value of the knob. Exports call it unless the value is the
-    default. The trainer of the trials and the adapter for users' scripts call the methods that are stated for `script`.
-    """
+    default. The trainer of the trials and the adapter for users' scripts call the methods that are stated for
+    `script`."""
 
     method: str
 

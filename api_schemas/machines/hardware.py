@@ -164,8 +164,8 @@ _BAND_RATIO = 1.1
 
 def bandwidth_band(gb_per_s: float) -> int:
     """Return the index of the 10 % wide band that contains a measured bandwidth. Two fingerprints whose bands are the
-    same or adjacent count as equal. Noise up to 10 % is therefore never a change, and a difference over 21 % always is.
-    """
+    same or adjacent count as equal. Noise up to 10 % is therefore never a change, and a difference over 21 % always
+    is."""
     return round(math.log(gb_per_s) / math.log(_BAND_RATIO))
 
 

@@ -13,8 +13,8 @@ class Worker(Schema):
     name: str
     inventory: Inventory
     registered_at: datetime
-    """Time at which the worker's current session began. A later time than before means that the worker was restarted.
-    """
+    """Time at which the worker's current session began. A later time than before means that the worker was
+    restarted."""
     seen_at: datetime
     """Time of the last request in the worker's session."""
     project_id: str | None = None

@@ -36,8 +36,8 @@ class Webhook(WebhookSpec):
     webhook_id: str
     is_enabled: bool
     disabled_reason: str | None = None
-    """Reason why the service stopped delivering events to the webhook; None if it did not. `:enable` resumes delivery.
-    """
+    """Reason why the service stopped delivering events to the webhook; None if it did not. `:enable` resumes
+    delivery."""
     created_at: datetime
 
 

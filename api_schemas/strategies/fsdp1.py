@@ -140,7 +140,7 @@ class Fsdp1Config(Fsdp1Fields):
 def sync_policies(cpu_offload: bool, precision: Precision) -> tuple[Literal["every", "last"], ...]:
     """Return the values of `grad_sync` with which FSDP1 accumulates gradients correctly in this precision (torch 2.13,
     `_runtime_utils.py` and `_flat_param.py`). With offload, each reduction overwrites the previous gradient on the
-    host. Under `no_sync`, gradients are summed in the dtype of the gathered parameters, regardless of `reduce_dtype`.
-    """
+    host. Under `no_sync`, gradients are summed in the dtype of the gathered parameters, regardless of
+    `reduce_dtype`."""
     every: tuple[Literal["every", "last"], ...] = () if cpu_offload else ("every",)
     return (*every, "last") if precision.weights_dtype == precision.reduce_dtype else every

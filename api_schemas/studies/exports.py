@@ -22,8 +22,8 @@ class Export(Schema):
     files: dict[str, str]
     """Content of the exported files by relative file name."""
     release: str | None = None
-    """Release of the program for which the files are written, such as `torchtitan 0.3.0`; None for the standard files.
-    """
+    """Release of the program for which the files are written, such as `torchtitan 0.3.0`; None for the standard
+    files."""
     lossy: tuple[str, ...] = ()
     """Settings that the program cannot express: the name of each, its measured value, and what the program does
     instead."""

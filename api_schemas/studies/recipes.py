@@ -153,8 +153,8 @@ class RecipeSpeed(Schema):
     """Speed of a considered recipe relative to the workload's stated recipe, in paired runs."""
 
     value: float
-    """Speed of the considered recipe divided by that of the workload's own recipe: the median over the pairs of runs.
-    """
+    """Speed of the considered recipe divided by that of the workload's own recipe: the median over the pairs of
+    runs."""
     ci95: tuple[float, float]
     """95 % interval of the speed ratio, calculated as in the final comparison of a study."""
     pairs: int

@@ -227,8 +227,8 @@ class ModelSummary(Schema):
     """Maximum number of pipeline stages (`pipeline_parallel`) into which the model can be cut, with one block each. 1
     means that the model cannot be cut; None means that it was not determined."""
     pipeline_note: PrintableText | None = Field(default=None, max_length=1000)
-    """Reason, other than the number of blocks, why the model cannot be cut into pipeline stages. None if there is none.
-    """
+    """Reason, other than the number of blocks, why the model cannot be cut into pipeline stages. None if there is
+    none."""
     experts: int | None = Field(default=None, ge=1, le=MOST_ELEMENTS)
     """Number of experts per layer. `expert_parallel` (the number of ranks that divide the experts) must divide it. 1
     means that the experts cannot be divided; None means that it was not determined."""

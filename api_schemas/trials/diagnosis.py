@@ -104,8 +104,8 @@ class StepParts(Schema):
     """Seconds of collectives while the rank computed nothing, before the last rank of the group had joined. 0 if the
     traces do not show when ranks join (see `Diagnosis.notes`)."""
     copies_s: Seconds = 0.0
-    """Seconds of copies to or from device memory and of fills, while the rank did nothing else. Offloading is included.
-    """
+    """Seconds of copies to or from device memory and of fills, while the rank did nothing else. Offloading is
+    included."""
     data_s: Seconds = 0.0
     """Seconds of waiting for the next batch of data."""
     host_s: Seconds = 0.0

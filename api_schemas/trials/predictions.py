@@ -164,8 +164,8 @@ class PredictionRequest(Schema):
     """Scaling of the float8 matrix products in the linear layers of the model's blocks, as in a workload. If null,
     float8 is not used."""
     adapter: Adapter = None
-    """Adapter that is trained while all other weights stay frozen, as in a workload. If null, all weights are trained.
-    """
+    """Adapter that is trained while all other weights stay frozen, as in a workload. If null, all weights are
+    trained."""
     attention: Literal["sdpa", "eager", "flash_attention_2"] = "sdpa"
     configs: tuple[TrialConfig, ...] = Field(default=(), max_length=1000)
     global_batch: int | None = Field(default=None, ge=1, le=MOST_SAMPLES)

@@ -31,8 +31,8 @@ class ResumePlan(Schema):
 
 class ResumeMeasurement(Schema):
     """Measurement of a resume check, which launches ranks twice: to save a checkpoint, and to load it. Times are those
-    of the slowest rank. Counts of the allocator are the largest over the ranks of a launch, summed over both launches.
-    """
+    of the slowest rank. Counts of the allocator are the largest over the ranks of a launch, summed over both
+    launches."""
 
     saved_at_step: int = Field(ge=1)
     """Number of steps trained before the checkpoint. The processes that load it continue with the data of the next
@@ -46,8 +46,8 @@ class ResumeMeasurement(Schema):
     save_s: float = Field(ge=0, le=1e9)
     """Seconds that it took to save the checkpoint, until all its data was on disk."""
     load_s: float = Field(ge=0, le=1e9)
-    """Seconds that it took to load the checkpoint. It was read from the disk if the kernel had dropped its cached copy.
-    """
+    """Seconds that it took to load the checkpoint. It was read from the disk if the kernel had dropped its cached
+    copy."""
     checkpoint_bytes: int = Field(ge=0, le=1 << 60)
     """Size of the checkpoint on disk in bytes, summed over ranks."""
     checkpoint_files: int | None = Field(default=None, ge=0, le=1 << 30, examples=[5])

@@ -85,7 +85,7 @@ def fields_at(kind: Any, path: Sequence[object]) -> list[str]:
 
 
 def model_named(name: str) -> type[Schema] | None:
-    """Return the schema class with the name that pydantic's errors give; None if no class has the name."""
+    """Return the schema class whose name pydantic states in an error; None if no class has the name."""
     waiting: list[type[Schema]] = [Schema]
     while waiting:
         schema = waiting.pop()

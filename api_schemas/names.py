@@ -48,7 +48,8 @@ _CONTROLS = re.compile(r"[\x01-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def _without_controls(value: object) -> object:
-    """Replace control characters in a text. NUL is kept, so that validation rejects it: no database can store it."""
+    """Replace control characters in a text. The character NUL is kept, so that validation rejects the text, because no
+    database can store it."""
     return _CONTROLS.sub("\ufffd", value) if isinstance(value, str) else value
 
 
@@ -72,7 +73,7 @@ def printable(value: JsonValue) -> JsonValue:
 
 
 PrintableText = Annotated[str, BeforeValidator(printable)]
-"""Text for people that a worker sent: one line, in which control characters are replaced."""
+"""Text for people that a worker sent. It is one line, and control characters in it are replaced."""
 
 
 def model_name_of(text: str) -> str:

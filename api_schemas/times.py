@@ -65,7 +65,7 @@ def is_open(windows: tuple[str, ...], zone: str, moment: datetime) -> bool:
 
 
 def midnight(zone: str, moment: datetime) -> datetime:
-    """Return the moment at which the day of the given moment began (midnight) in a time zone."""
+    """Return the moment of the midnight at which the day of the given moment began, in a time zone."""
     local = moment.astimezone(ZoneInfo(zone))
     return local.replace(hour=0, minute=0, second=0, microsecond=0, fold=0)
 

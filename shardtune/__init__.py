@@ -83,7 +83,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public attribute on its first use."""
+    """Import a public attribute of the package when it is first used."""
     if name not in _ATTRIBUTES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module, attribute = _ATTRIBUTES[name]

@@ -58,8 +58,8 @@ class KeySource:
     def take_from_environment(
         cls, environment: MutableMapping[str, str] = os.environ, patience_s: float = 60.0
     ) -> "KeySource":
-        """Read the API key and remove it from the environment, so that child processes do not inherit it and other
-        processes cannot read it from /proc, neither from the environment nor from the memory of this process.
+        """Read the API key and remove it from the environment. Child processes then do not inherit it, and other
+        processes cannot read it from /proc, neither in the environment nor in the memory of this process.
 
         If the environment names an open file descriptor, the key is read from it instead of from a file, for at most
         `patience_s` seconds, and the descriptor is closed.
@@ -108,7 +108,8 @@ def _overwrite(name: str) -> None:
 
 
 def _deny_memory_to_others() -> None:
-    """Keep other processes of this user, such as ranks, from reading this one's memory or attaching a debugger."""
+    """Prevent other processes of this user, such as ranks, from reading the memory of this process or attaching a
+    debugger to it."""
     # A child is readable again once it has executed a program: only this process becomes opaque (PR_SET_DUMPABLE(2const)).
     ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
 

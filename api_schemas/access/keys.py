@@ -52,7 +52,7 @@ class ProjectSpec(Schema):
     requires_approval: bool = False
     """Whether a person must approve a new best configuration before it becomes the recommendation."""
     retuning: RetunePolicy = RetunePolicy()
-    """Limits on the times and costs of automatic retuning (repeated measurement of recommendations)."""
+    """Limits on when automatic retuning (repeated measurement of recommendations) may run, and on what it may cost."""
 
 
 class Project(ProjectSpec):
@@ -84,7 +84,7 @@ class KeySpec(Schema):
 
 
 class RotateRequest(Schema):
-    """Request to replace an API key by a new one with the same name, project and scopes."""
+    """Request to replace an API key by a new one, which has the same name, project and scopes."""
 
     grace_s: float = Field(default=0, ge=0, le=30 * 86_400)
     """Seconds for which the old secret remains valid, so that clients can change to the new one at different times."""
@@ -103,7 +103,7 @@ class ApiKey(Schema):
     created_at: datetime
     expires_at: datetime | None = None
     last_used_at: datetime | None = None
-    """Time of the last request with the API key, accurate to a few minutes."""
+    """Time of the last request that was made with the API key, accurate to a few minutes."""
     revoked_at: datetime | None = None
     is_valid: bool
 

@@ -86,8 +86,8 @@ def _status_or_make(path: Path) -> os.stat_result:
 
 
 def _require_trusted(child: Path, status: os.stat_result, parent: Path, path: Path, field: str) -> None:
-    """Reject a link or folder that another user has placed in a folder where everyone can write, as the kernel's
-    `protected_symlinks` does for links.
+    """Reject a link or folder that another user has placed in a folder where everyone can write. The kernel's
+    `protected_symlinks` does the same for links.
 
     A link or folder in a directory where not everyone can write is trusted, whoever owns it: the person who named the
     path chose that directory.

@@ -14,7 +14,7 @@ class When:
     on_gpu: bool | None = None
     """Device on which the knob has an effect: only GPUs (True), only CPU ranks (False), or both (None)."""
     has_peers: bool = False
-    """Whether the knob needs more than one rank."""
+    """Whether the knob has an effect only if there is more than one rank."""
     accumulates: bool | None = None
     """Whether the knob needs several micro batches per step (True) or exactly one (False). If None, their number does
     not matter."""

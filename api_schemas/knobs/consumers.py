@@ -33,7 +33,7 @@ class Written:
     user."""
 
     text: str
-    """Place of the knob in the exported file, as Markdown for the reference page."""
+    """Place of the knob in the exported file, for the reference page (Markdown)."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,8 @@ class Lost:
     value of it."""
 
     reason: str
-    """Reason why the consumer cannot express the knob: a clause without a subject, such as "has no setting"."""
+    """Reason why the knob cannot be expressed in the export, as a clause without a subject, such as "has no
+    setting"."""
     runs: KnobValue | None = None
     """Value of the knob with which the consumer (the program that reads an export) trains. If None, it is the default
     of the knob's field."""
@@ -54,7 +55,7 @@ class Unexportable:
     reads the export) would train something else."""
 
     reason: str
-    """Reason for the rejection, as text for the reference page."""
+    """Reason why the export is rejected, as text for the reference page."""
 
 
 Statement = Key | Call | Written | Lost | Unexportable

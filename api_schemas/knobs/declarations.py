@@ -92,7 +92,7 @@ def variables(config: BaseModel) -> dict[str, str]:
 
 
 def phrases(config: BaseModel) -> list[str]:
-    """Return the words with which each knob appears in the configuration's one-line description."""
+    """Return the words for each knob in the one-line description of the configuration."""
     words = (knob.phrase(getattr(config, field)) for field, knob in knobs_by_field(type(config)).items())
     return [word for word in words if word]
 
@@ -134,7 +134,7 @@ _PLAIN: tuple[tuple[type, str], ...] = ((bool, "bool"), (int, "int"), (float, "n
 
 
 def _kinds(annotation: Any) -> tuple[Any, ...]:
-    """Return the members of a union, or the type itself."""
+    """Return the member types of a union; any other type is its only member."""
     return get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else (annotation,)
 
 

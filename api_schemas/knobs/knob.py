@@ -19,7 +19,7 @@ class Knob:
     `knobs_of` adds what the field itself says: kind, legal values and default."""
 
     help: str
-    """Explanation of the knob in one sentence of plain text, shown beside its name."""
+    """Explanation of the knob in one sentence of plain text, shown next to its name."""
     name: str = ""
     """Display name of the knob. If empty, it is derived from the knob's name in the search space."""
     value_names: Mapping[str, str] = field(default_factory=dict)
@@ -39,7 +39,7 @@ class Knob:
     step: int = 1
     """Number of which every integer value of the knob must be a multiple."""
     default: Any = None
-    """Default value of the knob's field; filled in by `knobs_of`."""
+    """Default value of the knob, which is the default of its field; `knobs_of` fills it in."""
 
     tries: tuple[KnobValue, ...] = ()
     """Values of the knob that the search tries in any study. If empty, a function computes them for each study."""
@@ -112,7 +112,7 @@ class Knob:
                 assert_never(self.kind)
 
     def expected(self) -> str:
-        """Description of the values that the knob accepts, for error messages."""
+        """Return a description of the values that the knob accepts, for error messages."""
         match self.kind:
             case "bool":
                 return "true or false"

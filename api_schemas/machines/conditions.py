@@ -11,7 +11,7 @@ from shardtune.api_schemas.names import ONE_LINE
 Text = Annotated[str, Field(max_length=200, pattern=ONE_LINE)]
 _MOST_DEVICES = 256
 MOST_PROGRAMS = 5
-"""Maximum number of programs named in a run's conditions."""
+"""Maximum number of programs that the state of the machines during a run names."""
 
 
 class ProgramLoad(Schema):
@@ -44,7 +44,8 @@ class DeviceSeen(Schema):
     memory_before_gib: float
     """GPU memory in GiB that was in use before the ranks started."""
     foreign_processes: tuple[Text, ...] = Field(default=(), max_length=500)
-    """Compute processes on the GPU that did not belong to the run, each as `pid (memory)`."""
+    """Compute processes on the GPU that did not belong to the run, each as its process id and memory: `pid (memory)`.
+    """
     throttled_fraction: float | None
     """Fraction of samples (one per second) in which heat, the power brake or the hardware lowered the GPU's clocks. The
     power cap is not counted, because it is normal. None if the GPU does not report it."""
@@ -55,7 +56,8 @@ class DeviceSeen(Schema):
     samples: int | None = Field(default=None, ge=0)
     """Number of samples, one per second, behind the GPU's fractions and means. None from workers of older releases."""
     sm_clock_mhz: float | None = Field(default=None, ge=0, allow_inf_nan=False)
-    """Mean clock of the GPU's multiprocessors in MHz over the samples; None if the GPU does not report it."""
+    """Mean clock of the GPU's multiprocessors in MHz, over the samples (one per second); None if the GPU does not
+    report it."""
     power_w: float | None = Field(default=None, ge=0, allow_inf_nan=False)
     """Mean power draw of the GPU in watts; None if the GPU does not report it."""
     temperature_c: float | None = Field(default=None, allow_inf_nan=False)
@@ -90,7 +92,7 @@ class NodeConditions(Schema):
     memory_available_gib: float | None = None
     cpu_throttled_s: float | None = None
     oom_kills: int = Field(default=0, ge=0)
-    """Number of processes of the ranks' control group that the kernel's out-of-memory killer ended."""
+    """Number of processes that the kernel's out-of-memory killer ended in the control group of the ranks."""
     interface: Text | None = None
     """Network interface used between the hosts of the run; None on a single host."""
 

@@ -14,9 +14,10 @@ class Need(Schema):
     """Cluster on which each trial of the group's studies runs. A worker with a larger cluster of the same kind is also
     suitable."""
     entry_point: OwnName | None = None
-    """Name of the model entry point that the worker's owner must allow; None if the studies need none."""
+    """Name of the model entry point that a worker's owner must allow for the group's studies; None if they need
+    none."""
     script: OwnName | None = None
-    """Name of the training script that the worker's owner must allow; None if the studies need none."""
+    """Name of the training script that a worker's owner must allow for the group's studies; None if they need none."""
     waiting: tuple[str, ...]
     """Ids of the group's studies that wait for a worker, the one with the longest wait first."""
     running: int
@@ -24,7 +25,7 @@ class Need(Schema):
     live_workers: int
     """Number of live workers that accept work and could run at least one of the group's studies."""
     waiting_since: datetime | None = None
-    """Creation time of the oldest waiting study; None if no study waits."""
+    """Time at which the oldest waiting study was created; None if no study waits."""
     until: datetime | None = None
     """Time at which the first of the waiting studies fails if no worker has come; None if no study waits."""
 

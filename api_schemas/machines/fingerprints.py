@@ -11,7 +11,8 @@ from shardtune.api_schemas.machines.hardware import Fingerprint
 
 
 class Freshness(StrEnum):
-    """Whether the machines still match the fingerprint under which a recommendation was measured."""
+    """Whether the machines still match the fingerprint (hardware and software versions) under which a recommendation
+    was measured."""
 
     FRESH = "fresh"
     STALE = "stale"
@@ -27,7 +28,7 @@ class Effect(StrEnum):
 
 
 class FieldChange(Schema):
-    """Field in which two fingerprints (hardware and software versions) differ in a relevant way."""
+    """Field in which two fingerprints (hardware and software versions) differ so that measurements are affected."""
 
     field: str
     was: JsonValue

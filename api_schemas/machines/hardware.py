@@ -14,8 +14,7 @@ from shardtune.api_schemas.names import ONE_LINE, DeviceName, OwnName, printable
 from shardtune.api_schemas.protocol import Since
 
 MOST_RANKS = 100_000
-"""Maximum number of ranks of a cluster. The time of a search grows with the number of divisors of the number of
-ranks."""
+"""Maximum number of ranks of a cluster. Searches take longer for numbers of ranks that have many divisors."""
 MOST_MEMORY_GIB = 1e6
 """Maximum memory of one rank in GiB."""
 Fact = Annotated[str, Field(max_length=500, pattern=ONE_LINE)]
@@ -27,7 +26,8 @@ class Cluster(Schema):
     """Hardware on which one trial runs. Memory is in GiB (2^30 bytes), bandwidth in GB/s (10^9 bytes per second)."""
 
     device: Literal["cuda", "cpu"] = "cuda"
-    """Device type of the ranks. `cpu`: ranks are processes without an accelerator that communicate over gloo."""
+    """Device type of the ranks. With `cpu`, ranks are processes without an accelerator, which communicate through
+    gloo."""
     gpu: DeviceName = "cpu"
     """GPU model name as NVML prints it, such as `NVIDIA H100 80GB HBM3`; `cpu` for CPU ranks."""
     nodes: int = Field(default=1, ge=1, le=100_000)
@@ -107,9 +107,11 @@ class Fingerprint(Schema):
     host_memory_gib: float = Field(ge=0, le=1e9)
     nodes: int | None = Field(default=None, ge=1)
     gpu_links: Fact | None = None
-    """Number of GPU pairs for each kind of link, in the notation of `nvidia-smi topo -m`, such as `28×NV18`."""
+    """Number of pairs of GPUs for each kind of link between them, in the notation of `nvidia-smi topo -m`, such as
+    `28×NV18`."""
     pcie_gb_per_s: float | None = Field(default=None, gt=0)
-    """PCIe bandwidth in GB/s per GPU and direction, from the link's generation and negotiated width."""
+    """PCIe bandwidth in GB/s per GPU and direction, calculated from the generation and the negotiated width of the
+    link."""
     sm_clock_mhz: int | None = Field(default=None, gt=0)
     """Clock of the GPU's multiprocessors (SM) in MHz: the application clock if one is set, otherwise the highest
     possible."""
@@ -148,7 +150,8 @@ class Fingerprint(Schema):
         return json.dumps(content, sort_keys=True, separators=(",", ":"))
 
     def first_version(self) -> "Fingerprint":
-        """Return the fingerprint reduced to the fields of version 1, under which hardware measurements are stored."""
+        """Return the fingerprint with only the fields of its version 1. Hardware measurements are stored under this
+        reduced fingerprint."""
         return Fingerprint.model_validate({name: getattr(self, name) for name in FIRST_FIELDS} | {"version": 1})
 
 
@@ -175,7 +178,7 @@ def banded(gb_per_s: float) -> float:
 
 
 MOST_PER_S = 1e20
-"""Maximum accepted FLOP/s or bytes per second of one device, far above any real device."""
+"""Maximum FLOP/s, or bytes per second, of one device that is accepted. It is far above any real device."""
 
 
 class CollectiveTime(Schema):
@@ -216,7 +219,7 @@ class MeasuredHardware(Schema):
     """Seconds that one operator takes in an eager training program on tiny tensors, with the overhead of modules and
     autograd."""
     host_link_bytes_per_s: float | None = Field(default=None, gt=0, le=MOST_PER_S)
-    """Bandwidth from device to pinned host memory in bytes per second; None for CPU ranks."""
+    """Bandwidth from the device to pinned memory of the host, in bytes per second; None for CPU ranks."""
     collectives: tuple[CollectiveTime, ...] = Field(default=(), max_length=200)
     """Measured times of collectives; empty for a single rank."""
 
@@ -278,7 +281,8 @@ class Offer(Schema):
     """Rates of matrix products on one rank in FLOP/s, by dtype, from a short test when the worker starts. A
     multiply-add counts as two operations. Empty if not tested."""
     measured: MeasuredHardware | None = None
-    """Result of `measure-hardware` on this machine under the current fingerprint; None if not measured."""
+    """Rates that `measure-hardware` measured on this machine under its current fingerprint; None if they were not
+    measured."""
     host_partition: HostPartition | None = None
     """Part of a host that belongs to this worker, if several workers divide the host (`shardtune worker --split`). None
     if the worker has the host alone."""

@@ -11,7 +11,7 @@ from shardtune.api_schemas.names import ONE_LINE
 
 MOST_DEVICES = 256
 Device = Annotated[str, Field(min_length=1, max_length=64, pattern=ONE_LINE)]
-"""Device of a host: a GPU's UUID, or a CPU core such as `cpu3`."""
+"""Device of a host: the UUID of a GPU, or a CPU core such as `cpu3`."""
 
 
 class HostPartition(Schema):
@@ -21,7 +21,7 @@ class HostPartition(Schema):
     host: str = Field(min_length=8, max_length=64, pattern=r"^[a-z0-9]+$", examples=["0c5b1a7e94d2f386"])
     """Id of the host. All workers on one machine have the same id until the machine boots again."""
     devices: tuple[Device, ...] = Field(min_length=1, max_length=MOST_DEVICES, examples=[["cpu0"]])
-    """Devices of the partition: UUIDs of GPUs, or cores for CPU ranks."""
+    """Devices that belong to the partition: UUIDs of GPUs, or CPU cores for CPU ranks."""
     shared_link_devices: tuple[Device, ...] = Field(default=(), max_length=MOST_DEVICES, examples=[["cpu0", "cpu1"]])
     """Devices of the host, those of the partition included, whose collectives use the same links: devices under the
     same PCIe switches or NUMA nodes. Empty if the partition has a single device, which needs no collectives, and if
@@ -46,4 +46,5 @@ class HostWait(Schema):
 
     since: datetime
     is_exclusive: bool
-    """Whether the worker waits for an exclusive run, during which nothing else may run on the host."""
+    """Whether the run for which the worker waits is exclusive, which means that nothing else may run on the host
+    meanwhile."""

@@ -16,7 +16,7 @@ class Worker(Schema):
     """Time at which the worker's current session began. A later time than before means that the worker was
     restarted."""
     seen_at: datetime
-    """Time of the last request in the worker's session."""
+    """Time at which the worker's session last sent a request."""
     project_id: str | None = None
     """Project whose studies alone the worker runs; if None, it runs the studies of all projects."""
     is_live: bool
@@ -28,7 +28,8 @@ class Worker(Schema):
     """Reason why the service itself drains the worker (gives it no more runs), such as leases that the worker cannot
     read. None if the service does not. The worker gets runs again when it restarts, or when a person resumes it."""
     run_id: str | None = None
-    """Id of the run that the worker executes, if the run belongs to one of the caller's projects."""
+    """Id of the run that the worker executes. It is shown only if the run belongs to one of the caller's projects;
+    otherwise None."""
     condition: str | None = None
     """Problem that canaries (speed checks) found with the worker: it is slower than before, while other workers are
     not. None if there is no problem."""

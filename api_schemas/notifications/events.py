@@ -17,7 +17,7 @@ class EventType(StrEnum):
     STUDY_STARTED = "study.started"
     """The worker for which the study waited has registered, and the study started."""
     STUDY_PHASE_CHANGED = "study.phase_changed"
-    """The study entered its next phase."""
+    """The study entered its next phase, such as the final comparison."""
     STUDY_PAUSED = "study.paused"
     """A user paused the study."""
     STUDY_RESUMED = "study.resumed"
@@ -41,7 +41,8 @@ class EventType(StrEnum):
     TRIAL_COMPLETE = "trial.complete"
     """The trial was measured successfully."""
     TRIAL_INFEASIBLE = "trial.infeasible"
-    """The trial's configuration exceeded the memory limit, or trained something else than the workload."""
+    """The trial's configuration cannot be used: it exceeded the memory limit, or its training differed from what the
+    workload defines."""
     TRIAL_PRUNED = "trial.pruned"
     """The trial was stopped early, because it could not become the fastest."""
     TRIAL_FAILED = "trial.failed"
@@ -86,7 +87,7 @@ class Event(Schema):
     number: int
     """Number of the event within its study: 1, 2, 3 … without gaps, in the order of the changes."""
     type: str
-    """Type of the event, one of `EVENT_TYPES`; clients should skip unknown types."""
+    """Type of the event, such as `study.complete`. Clients should ignore types that they do not know."""
     created_at: datetime
     data: dict[str, JsonValue]
     """New values of what changed, such as `trial_number`, `state`, `attempt`, `worker` or figures. Request the study or

@@ -18,7 +18,7 @@ _WITHOUT_EFFECT = {"transformers_version", "torch_dtype", "dtype", "architecture
 Some of them concern dtypes, which the workload sets; others concern stored weights, which trials create anew instead of
 loading."""
 Flat = Mapping[str, Any]
-"""Values of a tuning target by dotted field name."""
+"""Values of a tuning target by the names of their fields, such as `workload.global_batch`."""
 _CLUSTER = ("device", "gpu", "nodes", "gpus_per_node", "memory_gib")
 
 
@@ -61,7 +61,8 @@ class TuningTarget:
         return {"model": model, "workload": workload, "cluster": cluster}
 
     def flat(self) -> Flat:
-        """Return the canonical parts of the tuning target by dotted field name."""
+        """Return the parts of the tuning target that determine its result, by the names of their fields, such as
+        `workload.global_batch`."""
         return dict(_flat_items("", self.canonical()))
 
     @property
@@ -86,7 +87,7 @@ class TuningTarget:
 
 
 def differing_fields(first: Flat, second: Flat) -> list[str]:
-    """Return the sorted dotted names of the fields in which two tuning targets differ."""
+    """Return the names of the fields in which two tuning targets differ, such as `workload.global_batch`, sorted."""
     return sorted(name for name in first.keys() | second.keys() if first.get(name) != second.get(name))
 
 

@@ -34,7 +34,7 @@ class Cost(Schema):
     gpu_seconds: float
     """GPU-seconds (wall seconds × ranks) that the attempts at runs used."""
     price: float | None = None
-    """Price of the GPU-seconds in the operator's currency; None if no price is configured."""
+    """Price of the attempts' GPU-seconds in the operator's currency; None if no price is configured."""
 
 
 class CostReport(Schema):

@@ -46,11 +46,13 @@ class RetuneOutcome(StrEnum):
     INCONCLUSIVE = "inconclusive"
     FAILED = "failed"
     SKIPPED = "skipped"
-    """The retune was not started, or was stopped, because its cost exceeds its benefit or a user cancelled it."""
+    """The retune (repeated measurement) was not started or was stopped, because it costs more than it saves, or because
+    a user cancelled it."""
 
 
 class Gain(Schema):
-    """Speed of the new best configuration relative to the previous recommendation, as a ratio with its 95 % interval."""
+    """Speed of the new best configuration divided by the speed of the previous recommendation, with its 95 %
+    interval."""
 
     value: float
     ci95: tuple[float, float]
@@ -75,15 +77,15 @@ class Retune(Schema):
     state: RetuneState
     outcome: RetuneOutcome | None = None
     reason: str | None = None
-    """Reason why the retune waits, or why it ended with its outcome, as text."""
+    """Reason, as text, why the retune waits, or why it ended with its outcome."""
     waits_for_budget: bool = False
-    """Whether the running retune waits because the day's limit of GPU-seconds is reached."""
+    """Whether the retune has begun and waits now, because the limit of GPU-seconds for the day is reached."""
     challenge_study_id: str | None = None
     """Id of the study that compares the recommended configuration with a few challengers in validation runs."""
     search_study_id: str | None = None
-    """Id of the study that searches anew if the comparison with challengers was inconclusive."""
+    """Id of the study that searches for a new configuration, if the comparison with challengers was inconclusive."""
     gpu_seconds: float
-    """GPU-seconds used by the retune so far: seconds × ranks of every ended attempt of its studies."""
+    """GPU-seconds (seconds × ranks) that the retune has used so far, in all attempts of its studies that have ended."""
     planned_gpu_seconds: float | None = None
     """Length in GPU-seconds of the training run that uses the recommendation, as its owner declared it. None if none
     was declared; then no saving is calculated."""
@@ -126,7 +128,7 @@ class RetunePolicy(Schema):
     """Maximum GPU-seconds (seconds × ranks) that retunes and canaries (speed checks) may use in one day, which begins
     at midnight in `timezone`. If None, the project sets no limit."""
     timezone: TimeZone = "UTC"
-    """IANA time zone in which days and time windows are defined."""
+    """IANA time zone in which days begin and time windows are read, such as `Europe/Berlin`."""
     windows: DailyWindows = ()
     """Daily time windows in which retunes may start, such as `22:00-06:00`. If empty, they may start at any time."""
     on_fingerprint: bool = True

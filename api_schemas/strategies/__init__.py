@@ -68,7 +68,7 @@ class TrialConfig(LossFields):
         return ranks // self.sharing
 
     def accumulation(self, global_batch: int, ranks: int) -> int:
-        """Return the micro batches per optimizer step on each rank.
+        """Return the number of micro batches per optimizer step on each rank.
 
         Raises:
             ValueError: the global batch is not divisible by micro batch × data-parallel groups; the message gives
@@ -92,7 +92,7 @@ class TrialConfig(LossFields):
 
     @property
     def compiles(self) -> bool:
-        """Whether the configuration compiles the model, which makes the first steps slow."""
+        """Whether the configuration compiles the model or its blocks, which makes the first steps slow."""
         return self.compile or self.strategy.compiles
 
     @property

@@ -89,12 +89,13 @@ class StrategySchema(Schema):
 
     @property
     def model_parallel(self) -> int:
-        """Number of ranks that together compute one copy of the model, on the same samples."""
+        """Number of ranks that together compute one copy of the model, on the same samples. It is 1 without tensor or
+        pipeline parallelism."""
         return 1
 
     @property
     def stages(self) -> int:
-        """Number of pipeline stages that the model is divided into."""
+        """Number of pipeline stages into which the model is divided; 1 without pipeline parallelism."""
         return 1
 
     @property

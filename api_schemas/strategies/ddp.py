@@ -93,7 +93,7 @@ class DdpConfig(StrategySchema):
 
     @property
     def sync_policy(self) -> GradSync:
-        """Time at which gradients are reduced during accumulation, as the value common to all strategies."""
+        """Time at which gradients are reduced during gradient accumulation, in the form that all strategies share."""
         return self.grad_sync
 
     def to_ddp(self) -> dict[str, Any]:

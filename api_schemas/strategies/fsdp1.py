@@ -13,11 +13,12 @@ from shardtune.api_schemas.training.workload import Precision
 HYBRID: tuple[ShardingStrategy, ...] = ("HYBRID_SHARD", "_HYBRID_SHARD_ZERO2")
 """FSDP1 sharding strategies that shard within a group of ranks and replicate across groups."""
 RESHARDING: tuple[ShardingStrategy, ...] = ("FULL_SHARD", "HYBRID_SHARD")
-"""FSDP1 sharding strategies that free gathered parameters after forward."""
+"""Sharding strategies of FSDP1 that free gathered parameters after forward."""
 
 
 class Fsdp1Config(Fsdp1Fields):
-    """Arguments of `torch.distributed.fsdp.FullyShardedDataParallel`, applied to each repeated block and to the root."""
+    """Arguments of `torch.distributed.fsdp.FullyShardedDataParallel`, which wraps each repeated block and the root
+    module."""
 
     flattens: ClassVar[str | None] = "FSDP1 steps flat shards of many parameters"
 
@@ -48,7 +49,7 @@ class Fsdp1Config(Fsdp1Fields):
         return self.dp_shard > 1 and self.sharding_strategy not in RESHARDING
 
     def check_blocks(self, checkpointing: Checkpointing, compiled: bool) -> None:
-        """Reject `torch.compile` together with flat parameters (`use_orig_params` false).
+        """Reject `torch.compile` together with flat parameters (`use_orig_params: false`).
 
         Raises:
             ValueError: names the field and the remedy.

@@ -44,13 +44,13 @@ class Fsdp2Config(Fsdp2Fields):
 
     @property
     def model_parallel(self) -> int:
-        """Number of ranks that together compute one copy of the model on the same samples (tensor parallel × pipeline
-        stages)."""
+        """Number of ranks that together compute one copy of the model, on the same samples. It is tensor parallel ×
+        pipeline stages."""
         return self.tensor_parallel * self.pipeline_parallel
 
     @property
     def stages(self) -> int:
-        """Number of pipeline stages that the model is divided into."""
+        """Number of pipeline stages into which the model is divided."""
         return self.pipeline_parallel
 
     @property
@@ -60,7 +60,8 @@ class Fsdp2Config(Fsdp2Fields):
 
     @property
     def expert_ranks(self) -> int:
-        """Number of adjacent ranks that divide the experts of a layer, each with samples of its own."""
+        """Number of adjacent ranks that divide the experts of a layer among them; each of these ranks trains on samples
+        of its own."""
         return self.expert_parallel
 
     def check_blocks(self, checkpointing: Checkpointing, compiled: bool) -> None:
@@ -88,7 +89,7 @@ class Fsdp2Config(Fsdp2Fields):
             )
 
     def check_ranks(self, ranks: int) -> None:
-        """Reject parallel group sizes that do not divide the number of ranks, or whose product differs from it.
+        """Reject sizes of parallel groups that do not divide the number of ranks, or whose product differs from it.
 
         Raises:
             ValueError: names the field and the remedy.
@@ -148,8 +149,8 @@ class Fsdp2Config(Fsdp2Fields):
         return {**step.sync_each_batch(self.grad_sync), "fsdp": True, "fsdp_config": section}
 
     def as_accelerate_runs_it(self, accumulation: int) -> "Fsdp2Config":
-        """Return the configuration as Accelerate 1.15 would run it: with its own prefetch, one FSDP unit per block, and
-        gradients reduced at each micro batch or once."""
+        """Return the configuration as Accelerate 1.15 would train it: it sets the prefetch itself, makes one FSDP unit
+        of each block, and reduces gradients after each micro batch or once per step."""
         late = self.grad_sync == "reduce_scatter" and accumulation > 1
         changes = {
             "reshard_after_forward": bool(self.reshard_after_forward),

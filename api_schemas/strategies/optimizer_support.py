@@ -44,7 +44,7 @@ def can_train(config: TrialConfig, optimizer: OptimizerSchema) -> bool:
 
 
 def check_limits(knobs: Mapping[str, object], optimizer: OptimizerSchema) -> None:
-    """Reject limits of a search that allow only offloaded states, for an optimizer whose step cannot run on the host.
+    """Reject search limits that allow only states offloaded to the host, if the optimizer cannot update them there.
 
     Raises:
         ValueError: names the knob, its values and the remedy.

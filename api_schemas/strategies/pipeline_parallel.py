@@ -39,8 +39,8 @@ def check(size: int, micro_batches: int, model: ModelSpec | None = None) -> None
 
 
 def check_blocks(size: int, blocks: int | None, note: str | None, virtual: int = 1) -> None:
-    """Reject pipeline stages (`virtual` of them on each rank) that the model summary does not allow (`pipeline_blocks`,
-    `pipeline_note`).
+    """Reject pipeline stages that the summary of the model does not allow (`pipeline_blocks`, `pipeline_note`). Each
+    rank holds `virtual` of them.
 
     Raises:
         ValueError: names the field, its value and the remedy.
@@ -61,8 +61,8 @@ def check_blocks(size: int, blocks: int | None, note: str | None, virtual: int =
 
 
 def check_tied(size: int, optimizer: OptimizerSchema) -> None:
-    """Reject pipeline stages of a model with tied weights if the optimizer rounds stochastically: two stages hold a
-    copy of the tied weights each, and the copies would differ.
+    """Reject pipeline stages of a model with tied weights if the optimizer rounds stochastically. Two stages would hold
+    a copy of the tied weights each, and the copies would become different.
 
     Raises:
         ValueError: names the field, its value and the remedy.

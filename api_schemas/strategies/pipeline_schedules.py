@@ -23,8 +23,8 @@ class ScheduleFacts:
     """Whether the schedule places several stages on each rank, either in a loop (stage i on rank i modulo the number of
     ranks) or in a V shape."""
     is_v: bool = False
-    """Whether the schedule places two stages on each rank in a V shape, the second ones in reverse order, so that the
-    first rank has the first and the last stage."""
+    """Whether the schedule places two stages on each rank in a V shape. The second stages are in reverse order, so that
+    the first rank has the first and the last stage."""
     has_rounds: bool = False
     """Whether the schedule runs the micro batches of a step in rounds of equal length."""
     splits_backward: bool = False
@@ -47,7 +47,7 @@ FACTS: dict[str, ScheduleFacts] = {
 
 
 def stages_of_rank(rank: int, ranks: int, virtual: int, is_v: bool = False) -> tuple[int, ...]:
-    """Return the indices of the pipeline stages on a rank, in order."""
+    """Return the numbers of the pipeline stages that a rank holds, in order."""
     if is_v:
         return rank, 2 * ranks - 1 - rank
     return tuple(rank + ranks * chunk for chunk in range(virtual))

@@ -25,7 +25,8 @@ _IN_YOUR_MODULE = Written("a note: apply it in your module")
 
 
 class TrialFields(Schema):
-    """Strategy of a training configuration, and the settings that every strategy has."""
+    """Training configuration without the settings of the loss: its strategy, and the settings that every strategy
+    has."""
 
     strategy: Strategy
     micro_batch: Annotated[

@@ -42,7 +42,7 @@ class ZeroConfig(ZeroFields):
 
     @property
     def compiles(self) -> bool:
-        """Whether DeepSpeed compiles the model by itself (DeepCompile)."""
+        """Whether DeepSpeed itself compiles the model (DeepCompile)."""
         return self.deepcompile
 
     def check_blocks(self, checkpointing: Checkpointing, compiled: bool) -> None:

@@ -22,7 +22,7 @@ class Budget(Schema):
     max_gpu_seconds: float | None = Field(default=None, gt=0)
     """Maximum GPU-seconds (seconds × ranks) of all runs of the study."""
     max_wall_seconds: float | None = Field(default=None, gt=0)
-    """Maximum seconds since the moment at which the study could first run."""
+    """Maximum seconds that the study may take, counted from the moment at which it could first run."""
     planned_gpu_hours: float | None = Field(default=None, gt=0, le=1e9, examples=[5000.0])
     """Length in hours × GPUs of the training run that will use the result. If set, the search stops once the next trial
     is expected to cost more GPU-time than it saves, instead of at an expected gain below 1 %. Not allowed together with
@@ -35,9 +35,9 @@ class Budget(Schema):
     runs; four repeats beyond it are always allowed. 0 means that no run is repeated. Disturbed runs that are not
     repeated count, and may make the verdict `too_busy`."""
     prune: bool = True
-    """Whether to end a search trial during warm-up once it is certainly more than 10 % slower than the fastest so far,
-    where neither run was disturbed by other programs.
-    The trial's state is then `pruned`: its speed guides the search, but no result uses it."""
+    """Whether to end a search trial during its warm-up once it is certainly more than 10 % slower than the fastest so
+    far. Neither of the two runs may have been disturbed by other programs. The trial's state is then `pruned`: its
+    speed guides the search, but no result uses it."""
     short_steps: bool = True
     """Whether steps that are predicted to take seconds are timed with fewer micro batches, and the time of the whole
     step is extrapolated from these times. As a check, the two configurations of the final comparison run whole steps
@@ -66,5 +66,5 @@ class Budget(Schema):
 
     @property
     def most_trials(self) -> int:
-        """Maximum number of trials after which the search ends."""
+        """Maximum number of trials in the search: the one that the budget states, or the default."""
         return self.max_trials or DEFAULT_TRIALS

@@ -14,7 +14,7 @@ class MeasuredSpeed(Schema):
     """Measured speed of a configuration in tokens per second and GPU, with bounds."""
 
     tokens_per_s_per_gpu: float
-    """Speed in tokens per second and GPU: of the search run, or the median of the validation runs."""
+    """Speed in tokens per second and GPU: that of the search run, or the median of the validation runs."""
     low: float
     """Lower bound of the speed, in tokens per second and GPU. For a search run, it follows from the 95 % interval of
     the mean step time; for validation runs, it is the slowest run."""
@@ -38,8 +38,8 @@ class ComparedConfig(Schema):
     search: MeasuredSpeed | None = None
     """Speed measured in the configuration's search run; None if not measured."""
     validation: MeasuredSpeed | None = None
-    """Speed measured in the validation runs of the study's last final comparison (paired runs that decide); None if the
-    configuration was not in it."""
+    """Speed measured in validation runs of the study's last final comparison, in which paired runs decide. None if the
+    configuration did not take part."""
     speedup: Speedup | None = None
     """Speed-up of the configuration over its study's baseline, from paired runs. None unless it was the challenger (the
     configuration paired with the baseline)."""

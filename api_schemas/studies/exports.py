@@ -20,7 +20,7 @@ class Export(Schema):
 
     format: ExportFormat
     files: dict[str, str]
-    """Content of the exported files by relative file name."""
+    """Content of the exported files, by their names relative to the folder of the export."""
     release: str | None = None
     """Release of the program for which the files are written, such as `torchtitan 0.3.0`; None for the standard
     files."""

@@ -28,9 +28,9 @@ class ParetoFront(Schema):
     """Meaning of `peak_memory_gib`: memory reserved by the allocator (on GPUs), or memory of tensors (on CPU ranks).
     None if there are no points."""
     limit_gib: float
-    """Memory in GiB that one rank may use under the study's objective."""
+    """Memory in GiB that one rank may use; the part that the study's objective keeps free is already subtracted."""
     trials: int
-    """Number of complete trials from which the Pareto front was calculated."""
+    """Number of complete trials among which the Pareto front was sought."""
 
 
 class KnobImportance(Schema):
@@ -55,6 +55,6 @@ class Importance(Schema):
     trials: int
     """Number of complete trials from which importance was calculated."""
     fastest: int
-    """Number of trials that count as the fastest ones."""
+    """Number of trials that are counted as the fastest ones when importance is calculated."""
     reason: str | None = None
-    """Reason why no importance can be calculated."""
+    """Reason why the importance of knobs cannot be calculated; None if it can."""

@@ -20,11 +20,11 @@ class StudyReasonCode(StrEnum):
     LITTLE_GAIN = "little_gain"
     """The speed that further trials are expected to gain is too small."""
     COSTS_MORE = "costs_more"
-    """The next trial is expected to take more GPU-hours than it would save in the planned run."""
+    """The next trial is expected to take more GPU-hours than its gain would save in the planned training run."""
     CHALLENGERS_RAN = "challengers_ran"
     """The recommended configuration of a retune and all its challengers were measured."""
     WAITS_FOR_WORKER = "waits_for_worker"
-    """A live worker has the study's hardware, but cannot execute its runs."""
+    """A live worker has the study's hardware, but it cannot execute the study's runs."""
     NO_WORKER = "no_worker"
     """No suitable worker came in time, or none is left that could run the study."""
     MODEL_REJECTED = "model_rejected"
@@ -47,13 +47,14 @@ class StudyReasonCode(StrEnum):
 
 
 class StudyReason(Schema):
-    """Reason why a search stopped, why a study failed or was cancelled, or why it waits."""
+    """Reason why a search stopped, why a study failed or was cancelled, or why it waits: a code, a sentence and
+    details."""
 
     code: StudyReasonCode
     text: str
-    """Short sentence for people, without a full stop."""
+    """Short sentence that states the reason for people, without a full stop."""
     details: str = ""
-    """Details of the cause, such as the losses that differ; empty if nothing more is known."""
+    """Details of the reason, such as the losses that differ; empty if nothing more is known."""
 
     @property
     def sentence(self) -> str:

@@ -32,7 +32,7 @@ def _known(name: str) -> str:
 
 
 ConsideredName = Annotated[str, Field(max_length=50), AfterValidator(_known)]
-"""Name of a recipe (another precision or optimizer) that a study considers."""
+"""Name of a recipe (another precision or optimizer) that a study is asked to consider, such as `adamw-8bit`."""
 
 
 def changed(workload: Workload, name: str) -> Workload:
@@ -70,7 +70,7 @@ def _with_optimizer(workload: Workload, kind: str) -> dict[str, object]:
 
 
 def is_stated(workload: WorkloadRequest, name: str) -> bool:
-    """Whether a workload already trains with the recipe."""
+    """Whether a workload already trains with the precision or optimizer that the recipe names."""
     if workload.float8 is None:
         is_precision = workload.precision is not None and name == workload.precision.name
     else:
@@ -80,7 +80,7 @@ def is_stated(workload: WorkloadRequest, name: str) -> bool:
 
 
 def check_names(names: tuple[str, ...], workload: WorkloadRequest, *, is_script: bool) -> None:
-    """Reject recipes that a study cannot compare, whatever its cluster is.
+    """Reject recipes (precisions or optimizers) that a study cannot compare on any cluster.
 
     Raises:
         ValueError: names the field, its value and the remedy.
@@ -99,7 +99,7 @@ def check_names(names: tuple[str, ...], workload: WorkloadRequest, *, is_script:
 
 
 class RecipeRun(Schema):
-    """Recipe (precision or optimizer) and configuration of one run that compares recipes."""
+    """Run that compares recipes: the recipe (precision or optimizer) and the configuration with which it trains."""
 
     name: str | None
     """Name of the considered recipe (another precision or optimizer). If None, the run trains the workload's own
@@ -123,11 +123,11 @@ class LossVerdict(StrEnum):
     """The considered recipe trains worse than the workload's own one: the whole interval of the loss difference lies
     above the allowed bound."""
     UNDECIDED = "undecided"
-    """Nothing is decided, because the interval of the loss difference contains the allowed bound."""
+    """The comparison decides nothing, because the interval of the loss difference contains the allowed bound."""
 
 
 class LossComparison(Schema):
-    """Losses of a considered recipe and of the workload's stated recipe, over the same data and from equal initial
+    """Losses of a considered recipe and of the workload's own recipe. Both trained on the same data, from equal initial
     weights."""
 
     steps: int
@@ -137,7 +137,7 @@ class LossComparison(Schema):
     loss: float
     """Mean loss of the considered recipe over the compared steps."""
     stated_loss: float
-    """Mean loss of the recipe that the workload states, over the compared steps."""
+    """Mean loss of the workload's own recipe over the compared steps."""
     difference: float
     """Mean difference in loss over the compared steps: the considered recipe's loss minus that of the workload's own
     recipe. A value above 0 means that the considered recipe trains worse."""
@@ -150,7 +150,7 @@ class LossComparison(Schema):
 
 
 class RecipeSpeed(Schema):
-    """Speed of a considered recipe relative to the workload's stated recipe, in paired runs."""
+    """Speed of a considered recipe compared with the speed of the workload's own recipe, in pairs of runs."""
 
     value: float
     """Speed of the considered recipe divided by that of the workload's own recipe: the median over the pairs of
@@ -166,7 +166,7 @@ class ConsideredRecipe(Schema):
 
     name: str
     config: TrialConfig | None
-    """Configuration that was run; None if no trial of the study can train with the recipe."""
+    """Configuration with which the recipe was run; None if no trial of the study can train with the recipe."""
     description: str | None = None
     """Short description of the configuration."""
     is_winners_config: bool = True
@@ -175,8 +175,7 @@ class ConsideredRecipe(Schema):
     tokens_per_s_per_gpu: float | None = None
     """Median speed of the considered recipe's runs in tokens per second and GPU."""
     stated_tokens_per_s_per_gpu: float | None = None
-    """Median speed, in tokens per second and GPU, of the runs that train the workload's stated recipe for
-    comparison."""
+    """Median speed, in tokens per second and GPU, of the runs that train the workload's own recipe for comparison."""
     speed: RecipeSpeed | None = None
     """Speed of the considered recipe compared with the workload's own recipe, with its interval; None if there were too
     few pairs."""

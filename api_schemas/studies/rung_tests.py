@@ -15,7 +15,7 @@ class ForetoldTrial(Schema):
     """Numbers of GPUs on which earlier studies measured the configuration of the trial; its speed was projected from
     these sizes."""
     tokens_per_s_per_gpu: Band
-    """Speed of the trial on the study's cluster as projected from smaller clusters, with its 90 % band."""
+    """Speed that was projected for the trial on the study's cluster from smaller clusters, with its 90 % band."""
     measured_tokens_per_s_per_gpu: float
     """Measured speed of the trial on the study's cluster."""
 
@@ -27,7 +27,7 @@ class ForetoldTrial(Schema):
 
     @property
     def is_inside(self) -> bool:
-        """Whether the measured speed lies within the 90 % band projected from smaller clusters."""
+        """Whether the measured speed lies within the 90 % band of the speed projected from smaller clusters."""
         speed = self.tokens_per_s_per_gpu
         return speed.low <= self.measured_tokens_per_s_per_gpu <= speed.high
 

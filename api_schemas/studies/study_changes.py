@@ -52,7 +52,8 @@ _REMOVABLE = ("baseline", "target")
 
 
 class CloneRequest(Schema):
-    """Request to copy a study. Each given field replaces the old study's field as a whole; other fields are copied."""
+    """Request to copy a study. A field that is given replaces the whole field of the old study; all other fields are
+    copied."""
 
     model: ModelChoice | None = None
     workload: WorkloadRequest | None = None
@@ -69,7 +70,7 @@ class CloneRequest(Schema):
     space: SpaceLimits | None = None
     seed: int | None = Field(default=None, ge=0, lt=2**31)
     wait_for_quiet_s: float | None = Field(default=None, gt=0, le=MOST_QUIET_WAIT_S, examples=[1800.0])
-    """Total seconds that the new study's runs may wait until machines are quiet."""
+    """Maximum seconds that the new study's runs may wait, in total, until other programs leave the machines."""
 
     def applied_to(self, spec: StudyRequest) -> StudyRequest:
         """Return the request for the new study. A workload that is copied keeps the precision that was chosen for it."""

@@ -25,7 +25,7 @@ class ExpectedGain(Schema):
     """Lower end of the 90 % band of the gain. Never below 1, because a study does not recommend a configuration that is
     slower than its baseline."""
     high: float
-    """Upper end of the 90 % band of the gain."""
+    """Upper end of the 90 % band of the expected gain (speed-up over the baseline)."""
     fastest: str = Field(examples=["FSDP2, sharded ×8, compiled, micro batch 1"])
     """Description of the configuration that is predicted to be the fastest."""
     baseline: str = Field(examples=["ZeRO-2, micro batch 1"])
@@ -34,7 +34,8 @@ class ExpectedGain(Schema):
 
 
 class StudyCost(Schema):
-    """Estimate of a study's cost and gain, from its budget and the predictor, without a measurement."""
+    """Estimate of what a study will cost and gain. It is made from the study's budget and from predictions, without a
+    measurement."""
 
     trials: Range
     """Lowest and highest expected number of trials in the search."""

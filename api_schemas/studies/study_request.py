@@ -120,7 +120,7 @@ class StudyRequest(Schema):
 
 
 class StudySpec(StudyRequest):
-    """Complete specification of a study: its request with the precision decided."""
+    """Complete specification of a study: its request, with a precision that has been decided."""
 
     workload: Workload
 

@@ -28,18 +28,18 @@ class Contender(Schema):
     peak_reserved_gib: float | None
     mfu: float | None = None
     runs: int
-    """Number of runs from which the configuration's figures are calculated."""
+    """Number of runs from which the configuration's speed and memory are calculated."""
 
 
 class Speedup(Schema):
-    """Speed-up of the challenger over the baseline: the median of the paired ratios, with its 95 % interval
-    (`tuner.verdict.paired_test`)."""
+    """Speed-up of the challenger over the baseline: the median of the speed ratios in paired runs, with its 95 %
+    interval (`tuner.verdict.paired_test`)."""
 
     value: float
     ci95: tuple[float, float]
     pairs: int
     ratios: tuple[float, ...] = ()
-    """Ratio of challenger speed to baseline speed in each pair, in the order of the runs."""
+    """Speed of the challenger divided by the speed of the baseline in each pair of runs, in the order of the runs."""
 
 
 class Verdict(StrEnum):
@@ -59,7 +59,7 @@ class Verdict(StrEnum):
 
 
 class FinalComparison(Schema):
-    """Final comparison of a study (paired runs that decide): its trials, pairs, runs and costs."""
+    """Final comparison of a study, in which paired runs decide the verdict: its trials, pairs, runs and costs."""
 
     number: int = 0
     """Number of the final comparison (paired runs that decide) within the study. Its validation runs state the same
@@ -68,7 +68,7 @@ class FinalComparison(Schema):
     """Numbers of the trials that have a validation run in the final comparison, the one with the fastest search run
     first."""
     pairs: int
-    """Number of pairs of challenger and baseline runs."""
+    """Number of pairs of runs that count, each with one run of the challenger and one of the baseline."""
     disturbed_pairs: int = 0
     """Number of pairs that count although other programs used the machine during one of their runs."""
     runs: int
@@ -93,13 +93,14 @@ class StudyResult(Schema):
     best: Contender
     baseline: Contender
     replaced_baseline: str | None = None
-    """Reason why the baseline that the user gave could not be the baseline of the result; None if it is, or if the user
-    gave none."""
+    """Reason why the result could not use the baseline that the user gave. None if it does, or if the user gave
+    none."""
     candidate: Contender | None = None
-    """Challenger of the final comparison if it did not become `best`."""
+    """Challenger of the final comparison, which was compared with the baseline in paired runs; None if it became
+    `best`."""
     speedup: Speedup | None
-    """Speed-up of the challenger over the baseline; None if there was nothing to compare (a single feasible
-    configuration), or too few pairs for an interval."""
+    """Speed-up of the challenger over the baseline. None if there was nothing to compare (a single feasible
+    configuration), or if there are too few pairs for an interval."""
     verdict: Verdict
     search_runs: int = 0
     """Number of runs of the search that gave a measurement; only trials that fit and trained correctly are counted."""
@@ -123,9 +124,10 @@ class StudyResult(Schema):
     """Results with other recipes (precisions and optimizers) that the study was asked to consider, in the order of
     `consider`. They never replace the study's answer."""
     resume_check: ResumeCheck | None = None
-    """Result of the resume check of `best`; None if the budget disables it, or there was nothing to compare."""
+    """Result of the resume check of `best`, which continues from a checkpoint in new processes. None if the budget
+    disables the check, or if there was nothing to compare."""
     projection: StudyProjection | None = None
-    """Answer for the study's target, projected from what was measured; None without a target, and where nothing can be
-    projected (`notes` say why)."""
+    """Answer for the study's target (a larger cluster), projected from what was measured. None without a target, and if
+    nothing can be projected (`notes` say why)."""
     notes: tuple[str, ...] = ()
     """Notes about the result for people, such as a baseline that did not fit and was replaced."""

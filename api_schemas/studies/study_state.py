@@ -4,11 +4,11 @@ from enum import StrEnum
 
 
 class StudyState(StrEnum):
-    """State of a study: `waiting → running ⇄ paused → complete | cancelled | failed`; extending a complete or failed
-    study makes it run again."""
+    """State of a study: `waiting → running ⇄ paused → complete | cancelled | failed`. A study that is complete or
+    failed runs again if it is extended."""
 
     WAITING = "waiting"
-    """The study waits for a worker with its cluster."""
+    """The study waits because no worker has its cluster yet."""
     RUNNING = "running"
     PAUSED = "paused"
     COMPLETE = "complete"

@@ -10,7 +10,7 @@ from shardtune.api_schemas.strategies import TrialConfig
 
 
 class SystemStudyKind(StrEnum):
-    """Kind of a study that the service started."""
+    """Kind of a study that the service started itself, to check or renew a recommendation."""
 
     CHALLENGE = "challenge"
     """Compare the recommended configuration, as the study's baseline, with a few challengers in a small number of pairs
@@ -22,7 +22,7 @@ class SystemStudyKind(StrEnum):
 
 
 class SystemStudy(Schema):
-    """Task of a study that the service started itself."""
+    """Purpose and settings of a study that the service started itself."""
 
     kind: SystemStudyKind
     retune_id: str | None = Field(default=None, max_length=40)

@@ -23,7 +23,7 @@ class MeasuredOnTarget(Schema):
     runs: int
     """Number of the configuration's runs on the target."""
     projected: Band
-    """Speed that had been projected for the target from the smaller cluster, with its 90 % band."""
+    """Speed that was projected for the target from measurements on a smaller cluster, with its 90 % band."""
     error: float = Field(examples=[0.05])
     """Projected speed divided by the measured one, minus 1. 0.05 means that the projection was 5 % too fast."""
     is_inside_band: bool
@@ -56,4 +56,4 @@ class TargetConfirmation(Schema):
     pairs: int
     """Number of pairs of runs; 0 if one of the two configurations could not run."""
     confirmed_at: datetime
-    """Time at which the comparison ended."""
+    """Time at which the comparison of configurations on the target ended."""

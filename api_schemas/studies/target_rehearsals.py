@@ -28,7 +28,8 @@ class TargetRehearsal(Schema):
     description: str
     """Short description of the configuration on the target."""
     ranks: int
-    """Number of ranks of the target; each process built one of them, and a fake process group simulated the others."""
+    """Number of ranks of the target. Each process built one of them, while a fake process group simulated the
+    others."""
     outcome: RehearsalOutcome
     problem: RehearsalProblem | None = None
     """Reason why the configuration was rejected or could not be rehearsed; null if it was built and fits."""
@@ -36,7 +37,7 @@ class TargetRehearsal(Schema):
     """Peak memory of tensors in GiB, on the rank that needs most of those rehearsed. null if the configuration was not
     built."""
     predicted_gib: float | None = Field(default=None, examples=[16.5])
-    """Predicted peak of tensors in GiB, to compare with the rehearsed peak `allocated_gib`."""
+    """Predicted peak memory of tensors in GiB, to compare with the rehearsed peak `allocated_gib`."""
     available_gib: float | None = Field(default=None, examples=[76.0])
     """Memory in GiB that a GPU of the target may use; null if the rehearsed peak was not compared with it."""
     process_groups: int | None = None

@@ -130,7 +130,7 @@ class ScaledField(Schema):
 
     field: str = Field(examples=["dp_shard"])
     measured: int = Field(examples=[16])
-    """Value with which the configuration was measured."""
+    """Value of the field with which the configuration was measured."""
     target: int = Field(examples=[512])
     """Value of the field on the target. Its effect on speed and memory is predicted, not measured."""
 
@@ -152,7 +152,8 @@ class CurvePoint(Schema):
 
 
 class ProjectedConfig(Schema):
-    """Configuration on the target, projected from a measured trial."""
+    """Configuration for the target (a larger cluster), projected from a trial that was measured on the study's
+    cluster."""
 
     trial_number: int
     """Number of the measured trial from which the configuration is projected."""
@@ -184,7 +185,7 @@ class ProjectedConfig(Schema):
     parallel groups are of another kind. `nodes`: there is a network between nodes. `communication`: gradients are
     exchanged, which the trial, without data-parallel ranks, did not do."""
     curve: tuple[CurvePoint, ...] = ()
-    """Speeds of the configuration at sizes from the study's cluster up to the target."""
+    """Speeds of the configuration on several numbers of nodes, from the study's cluster up to the target."""
 
 
 class BestAtSize(Schema):
@@ -262,7 +263,8 @@ class StudyProjection(Schema):
 
     @property
     def answer(self) -> ProjectedConfig:
-        """Configuration for the target: the fastest projected one, unless runs on the target changed the answer."""
+        """Configuration that is the answer for the target: the fastest projected one, unless runs on the target changed
+        it."""
         return self.runners_up[0] if self.verdict == "changed" else self.best
 
     @property

@@ -13,7 +13,7 @@ class OpenVerdict(Schema):
 
     pairs: int
     won_pairs: int
-    """Number of pairs of runs in which the candidate was faster."""
+    """Number of pairs in which the candidate's run was faster than the baseline's."""
     more_pairs: int | None
     """Number of further pairs that would confirm the candidate if their speeds are like those of the pairs so far;
     `add_pairs` extends a study by that many. None if a study may not have so many pairs."""
@@ -42,15 +42,17 @@ class BusyMachine(Schema):
     """Number of pairs that do not count because their two runs had unequal load: other programs disturbed one run, and
     left the other one more or fewer cores."""
     missing_runs: int
-    """Number of further runs on a quiet machine that would allow a verdict."""
+    """Number of further runs, on a quiet machine, with which a verdict would be possible."""
     foreign_cpu_cores: float | None = None
     """Number of CPU cores that other programs used during a disturbed run (median over these runs); None if no worker
     could observe it."""
     programs: tuple[ProgramLoad, ...] = ()
-    """Programs that took the cores, averaged over the disturbed runs, busiest first."""
+    """Programs that used the CPU cores, with the cores that each used on average over the disturbed runs, busiest
+    first."""
 
     def describe(self) -> str:
-        """Describe why the machine was too busy to answer, what took the cores, and which runs are missing."""
+        """Describe why the machine was too busy to answer: which programs used the cores, and how many runs are
+        missing."""
         kind = "runs of the final comparison" if self.rests_on == "pairs" else "search runs"
         text = (
             f"the machine was too busy to answer: other programs disturbed {self.disturbed_runs} of {self.runs} {kind}"
@@ -76,7 +78,7 @@ class WholeStepCheck(Schema):
     """Numbers of micro batches of the shorter steps from which the time of the whole step was extrapolated in the
     configuration's other runs."""
     micro_batches: int
-    """Number of micro batches of the whole step on each rank."""
+    """Number of micro batches that each rank trains in a whole step."""
     step_time_s: float
     """Seconds of the whole step."""
     extended_step_time_s: float

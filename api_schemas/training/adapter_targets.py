@@ -47,7 +47,7 @@ def matches(path: str, target: str) -> bool:
 
 
 def targeted_paths(paths: Sequence[str], lora: Lora) -> list[str]:
-    """Return the paths of linear layers that an adapter targets.
+    """Return the paths of the linear layers to which an adapter is added.
 
     Raises:
         ValueError: a target matches none of them; the message has near names.
@@ -71,7 +71,7 @@ def _no_match(target: str, paths: Iterable[str]) -> str:
 
 
 def check_model(adapter: Adapter, model: ModelSpec) -> None:
-    """Reject an adapter that cannot be put on the model, as far as its configuration shows it.
+    """Reject an adapter that cannot be added to the model, as far as the model's configuration shows it.
 
     Raises:
         ValueError: the user's own code builds the model, a target matches no layer, or the model has too few layers.

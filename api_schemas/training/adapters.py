@@ -20,7 +20,8 @@ from shardtune.api_schemas.training.quantization import (
 )
 
 ALL_LINEAR: Literal["all-linear"] = "all-linear"
-"""Value of `targets` that means every linear layer in the model's repeated blocks; PEFT has the same word."""
+"""Value of an adapter's `targets` that stands for every linear layer in the model's repeated blocks. PEFT uses the same
+word."""
 _PEFT_NAMES = {
     "r": "rank",
     "lora_alpha": "alpha",
@@ -41,11 +42,11 @@ class AdapterSchema(Schema):
 
     kind: str
     title: ClassVar[str]
-    """Name of the method for people."""
+    """Name of the adapter's method for people, such as `LoRA`."""
 
     @property
     def requirement(self) -> str:
-        """Name in a worker's list of adapters (`Offer.adapters`) which says that the worker can train this adapter."""
+        """Name that a worker must list in its adapters (`Offer.adapters`) to be able to train this adapter."""
         return self.kind
 
     def describe(self) -> str:
@@ -65,8 +66,8 @@ class Lora(AdapterSchema):
     targets: Annotated[
         Literal["all-linear"] | tuple[ModulePath, ...], Field(examples=[ALL_LINEAR, ["q_proj", "v_proj"]])
     ] = ALL_LINEAR
-    """Linear layers that get an adapter: their names, or `all-linear` for every one in the repeated blocks. Fewer
-    targets keep fewer activations."""
+    """Linear layers that get an adapter: a list of their names, or `all-linear` for every one in the repeated blocks.
+    With fewer layers, fewer activations are kept in memory."""
     rslora: bool = False
     """Whether the scale is `alpha / √rank` (rank-stabilised LoRA)."""
     dora: Annotated[bool, Since(2)] = False
@@ -86,7 +87,7 @@ class Lora(AdapterSchema):
     @field_validator("targets", mode="before")
     @classmethod
     def _one_name(cls, targets: object) -> object:
-        """Accept one name in place of a list."""
+        """Accept a single name of a linear layer in place of a list of names."""
         return [targets] if isinstance(targets, str) and targets != ALL_LINEAR else targets
 
     @field_validator("targets")
@@ -140,9 +141,9 @@ class Lora(AdapterSchema):
 
     @property
     def requirement(self) -> str:
-        """Name in a worker's list of adapters which says that the worker can train this adapter: `lora`, `qlora` or
-        `dora`. QLoRA and DoRA have names of their own, because QLoRA needs a package, and workers of earlier releases
-        cannot train DoRA."""
+        """Name that a worker must list in its adapters to be able to train this adapter: `lora`, `qlora` or `dora`.
+        QLoRA and DoRA have names of their own, because QLoRA needs a package, and workers of earlier releases cannot
+        train DoRA."""
         if self.dora:
             return DORA
         return self.kind if self.quantization is None else QLORA
@@ -153,7 +154,7 @@ class Lora(AdapterSchema):
         return self.alpha / (self.rank**0.5 if self.rslora else self.rank)
 
     def describe(self) -> str:
-        """Return a short description for people."""
+        """Return a short description of the adapter for people, such as `QLoRA nf4 r=16`."""
         where = "" if isinstance(self.targets, str) else f" on {', '.join(self.targets)}"
         method = f"{'rs' if self.rslora else ''}{'DoRA' if self.dora else 'LoRA'}"
         if self.quantization is not None:
@@ -172,7 +173,7 @@ class LastLayers(AdapterSchema):
     """Number of repeated blocks that are trained, counted from the last."""
 
     def describe(self) -> str:
-        """Return a short description for people."""
+        """Return a short description of the adapter for people, such as `last 2 layers`."""
         return f"last {self.layers} layers" if self.layers > 1 else "last layer"
 
 
@@ -183,7 +184,8 @@ ADAPTER_KINDS = tuple(ADAPTERS)
 
 
 def quantization_of(adapter: AdapterSchema | None) -> Quantization | None:
-    """Return the number format of the quantised base weights under an adapter; None where no weight is quantised."""
+    """Return the number format of the quantised weights to which an adapter is added. None if no weight is
+    quantised."""
     return adapter.quantization if isinstance(adapter, Lora) else None
 
 

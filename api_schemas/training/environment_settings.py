@@ -80,7 +80,7 @@ def recorded_variables(environment: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def by_name(settings: Sequence[str]) -> dict[str, str]:
-    """Convert recorded `NAME=value` entries of environment variables to a mapping of values by name."""
+    """Convert recorded `NAME=value` entries of environment variables into values by name."""
     return {name: value for name, _, value in (setting.partition("=") for setting in settings)}
 
 

@@ -14,7 +14,7 @@ FLOAT8_SINCE = 2
 FLOAT8_PACKAGE = "torchao"
 """Python package with which ranks train in float8."""
 FLOAT8_EXTRA = "fp8"
-"""Extra of `shardtune` that installs the package of float8."""
+"""Name of the extra of `shardtune` that installs the package for float8."""
 CONSIDERED: Mapping[str, Float8Recipe] = {"fp8": "tensorwise", "fp8-rowwise": "rowwise"}
 """Scaling of float8 numbers, by the name of the recipe with which a study considers it, such as `fp8-rowwise`."""
 MULTIPLE = 16

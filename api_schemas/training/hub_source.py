@@ -29,7 +29,7 @@ class HubSource(Schema):
     @model_validator(mode="before")
     @classmethod
     def _accept_text(cls, value: Any) -> Any:
-        """Accept `OWNER/NAME` and `OWNER/NAME@REVISION` in place of an object."""
+        """Accept the text `OWNER/NAME` or `OWNER/NAME@REVISION` in place of an object."""
         if not isinstance(value, str):
             return value
         repository, separator, revision = value.partition("@")

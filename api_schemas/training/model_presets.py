@@ -30,21 +30,21 @@ class PresetSource(NamedTuple):
     hub: str
     """Repository of the Hugging Face hub that publishes the model, such as `Qwen/Qwen3-8B`."""
     published: int
-    """Number of parameters of the published weights."""
+    """Number of parameters in the weights that the repository publishes."""
     untrained: int = 0
-    """Number of published parameters in parts that the preset leaves out, such as the vision tower."""
+    """Number of the published parameters that belong to parts which the preset leaves out, such as a vision tower."""
     note: str = ""
     """Difference between the preset and the published repository; empty if there is none."""
 
     @property
     def parameters(self) -> int:
-        """Number of parameters of the model that is trained."""
+        """Number of parameters of the model that is trained, without the parts that the preset leaves out."""
         return self.published - self.untrained
 
 
 @cache
 def preset_names() -> list[str]:
-    """Return the names of the model presets, which are accepted in place of a full model."""
+    """Return the names of the model presets. A preset's name is accepted in place of a full model."""
     return sorted(entry.name.removesuffix(".json") for entry in _PRESETS.iterdir() if entry.name.endswith(".json"))
 
 
@@ -63,7 +63,7 @@ def preset_sources() -> dict[str, PresetSource]:
 
 
 def preset_of(hub_id: str) -> str | None:
-    """Return the preset whose numbers come from a repository of the hub; None if there is none."""
+    """Return the preset whose sizes come from a repository of the Hugging Face hub; None if there is none."""
     names = (name for name, source in preset_sources().items() if source.hub.casefold() == hub_id.casefold())
     return next(names, None)
 

@@ -126,7 +126,7 @@ class ModelSpec(Schema):
 
     @property
     def model_type(self) -> str | None:
-        """Name of the model's architecture in transformers, such as `llama`; None for the user's own code."""
+        """Name of the model's architecture in transformers, such as `llama`; None for code of the user's own."""
         return None if self.is_own else str(self.trained_config["model_type"])
 
 
@@ -200,7 +200,7 @@ class ModelSummary(Schema):
     """Minimum FLOPs of one token's forward pass: attention skips masked positions, as fused kernels do. None if FLOPs
     were not counted."""
     hidden_size: int = Field(ge=0, le=MOST_ELEMENTS)
-    """Width of the model's hidden states; 0 if the model does not report it. The same rule applies to `vocab_size`."""
+    """Width of the model's hidden states. It is 0 if the model does not report it, and so is `vocab_size`."""
     vocab_size: int = Field(ge=0, le=MOST_ELEMENTS)
     max_positions: int | None = Field(le=MOST_ELEMENTS)
     """Longest sequence in tokens that the model's configuration declares; None if it declares none."""
@@ -248,14 +248,14 @@ class ModelSummary(Schema):
     """Reason why the model's FLOPs are not known, so that no speed is predicted; None if they are known. In a
     prediction for the user's own code, it names the study that traced a step of the code."""
     step_trace: Annotated[StepTrace | None, Since(2, may_be_dropped=True)] = None
-    """Memory and work of one training step of the user's own code; None if no step was traced, or for a model of
+    """Memory and work of one traced training step of the user's own code. None if no step was traced, and for models of
     transformers."""
     trace_failure: Annotated[TraceFailure | None, Since(2, may_be_dropped=True)] = None
-    """Reason why no step of the user's own code was traced; None if one was, or for a model of transformers."""
+    """Reason why no step of the user's own code was traced. None if one was traced, and for models of transformers."""
 
     @property
     def leaves_parameters_unused(self) -> bool:
-        """Whether some trained parameters get no gradient in a step; False where no step was traced."""
+        """Whether some trained parameters get no gradient in a step; False if no step was traced."""
         return self.step_trace is not None and self.step_trace.unused_parameters > 0
 
     @property

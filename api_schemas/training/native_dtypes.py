@@ -17,8 +17,8 @@ compute capabilities)."""
 
 
 def of_capability(capability: tuple[int, int]) -> str:
-    """Return the natively supported dtypes of GPUs with a CUDA compute capability, in the format of a fingerprint:
-    `float32, float16, bfloat16`."""
+    """Return the dtypes that GPUs with this CUDA compute capability support natively, in the form in which a
+    fingerprint lists them: `float32, float16, bfloat16`."""
     return ", ".join(["float32", *(name for name, since in _SINCE.items() if capability >= since)])
 
 
@@ -31,7 +31,7 @@ _CAPABILITIES = {
     "blackwell": (10, 0),
 }
 _AMD = {"cdna2": "float32, float16, bfloat16", "cdna3": "float32, float16, bfloat16, float8"}
-"""Native dtypes of AMD architectures, from the CDNA2 and CDNA3 white papers."""
+"""Dtypes that AMD GPUs support natively, by architecture (source: the CDNA2 and CDNA3 white papers)."""
 
 
 def of_architecture(name: str) -> str | None:
@@ -47,7 +47,8 @@ class DeviceDtypes:
     """Name of the device, such as `AMD EPYC` or `V100-SXM2-16GB`."""
     is_cpu: bool
     native: str | None = None
-    """Dtypes that the device multiplies natively, in the format of a fingerprint; None if not determined."""
+    """Dtypes in which the device multiplies natively, in the form in which a fingerprint lists them, such as `float32,
+    bfloat16`. None if they are not known."""
     matmul_flops: Mapping[Dtype, float] = field(default_factory=dict)
     """Measured rates of matrix products on one rank, in FLOP/s, by dtype. A multiply-add counts as two operations."""
 
@@ -81,7 +82,7 @@ class DeviceDtypes:
 
     @property
     def has_float8(self) -> bool:
-        """Whether the device trains in float8, as far as is known: GPUs natively, CPUs by emulation."""
+        """Whether the device can train in float8, as far as is known. GPUs must have it natively; CPUs emulate it."""
         return self.is_cpu or self.native is None or "float8" in self.native.split(", ")
 
     @property
@@ -91,7 +92,8 @@ class DeviceDtypes:
         return not self.is_cpu and "float16" in native and "bfloat16" not in native
 
     def is_doubtful(self, dtype: Dtype) -> bool:
-        """Whether a native dtype was measured slower than float32, possibly because other programs used the device."""
+        """Whether a dtype that should be native was measured slower than float32, possibly because other programs used
+        the device."""
         ours, exact = self.matmul_flops.get(dtype), self.matmul_flops.get("float32")
         return ours is not None and exact is not None and _SLOWER * exact <= ours < exact
 

@@ -63,7 +63,7 @@ class OptimizerSchema(Schema):
 
 
 class AdamSettings(OptimizerSchema):
-    """Settings that every kind of AdamW has."""
+    """Settings that are common to all kinds of AdamW."""
 
     trainer_name: ClassVar[str]
     """Value of the field `optim` in Hugging Face `TrainingArguments` that selects this optimizer."""
@@ -90,12 +90,12 @@ class AdamSettings(OptimizerSchema):
         return cls(**adamw.model_dump(exclude={"kind"}))
 
     def to_adamw(self) -> "AdamW":
-        """Return the AdamW with these settings."""
+        """Return the AdamW whose learning rate, weight decay and other settings these are."""
         return AdamW(**{name: getattr(self, name) for name in AdamSettings.model_fields if name != "kind"})
 
 
 class AdamW(AdamSettings):
-    """Adam with decoupled weight decay (Loshchilov and Hutter 2019), for every backend."""
+    """AdamW: Adam with decoupled weight decay (Loshchilov and Hutter 2019). Every backend can train with it."""
 
     title: ClassVar[str] = "AdamW"
     trainer_name: ClassVar[str] = "adamw_torch_fused"
@@ -112,7 +112,8 @@ _FLAT_STATE = "FSDP1 cannot save states that are not shaped like its flat parame
 
 
 class AdamW8bit(AdamSettings):
-    """AdamW with moments in 8 bits (Dettmers et al. 2022) by bitsandbytes, for DDP and DeepSpeed ZeRO."""
+    """AdamW whose moments are kept in 8 bits (Dettmers et al. 2022), by bitsandbytes. DDP and DeepSpeed ZeRO can train
+    with it."""
 
     title: ClassVar[str] = "8-bit AdamW"
     trainer_name: ClassVar[str] = "adamw_bnb_8bit"
@@ -156,7 +157,8 @@ class AdamWBf16(AdamSettings):
 
 
 EIGHT_BIT_BLOCK = 256
-"""Elements that share one scale in bitsandbytes' blockwise quantisation (`Optimizer2State.init_state`, 0.50)."""
+"""Number of elements that share one scale in the blockwise quantisation of bitsandbytes (`Optimizer2State.init_state`,
+version 0.50)."""
 
 
 class Muon(OptimizerSchema):
@@ -206,7 +208,7 @@ class Muon(OptimizerSchema):
         return cls(lr=adamw.lr, weight_decay=adamw.weight_decay, adamw=adamw)
 
     def to_adamw(self) -> AdamW:
-        """Return the AdamW of the parameters that are no matrices."""
+        """Return the AdamW that updates those parameters that are no matrices of blocks."""
         return self.adamw
 
 

@@ -11,8 +11,8 @@ from shardtune.api_schemas.training.sample_lengths import SampleLengths
 from shardtune.api_schemas.training.sample_plan import PackedPlan, SamplePlan, Split, plan_samples
 
 FLASH = "flash_attention_2"
-"""Implementation of attention that gets the bounds of packed samples, and computes no scores between different
-samples."""
+"""Name of the attention implementation that knows where packed samples begin and end, and computes no scores between
+different samples."""
 _MOST_TOKENS = 1e18
 
 
@@ -27,9 +27,9 @@ class Padding(Schema):
     """Number of steps after which the lengths of the samples repeat. Timed windows (groups of steps timed together)
     hold whole cycles of this length."""
     real_tokens: float = Field(gt=0, le=_MOST_TOKENS)
-    """Tokens of a step without padding; only these count in speeds."""
+    """Number of tokens in a step without padding. Only these tokens count in speeds."""
     computed_tokens: float = Field(gt=0, le=_MOST_TOKENS)
-    """Tokens of a step with padding, over all ranks."""
+    """Number of tokens in a step including padding, over all ranks."""
     waited_tokens: float = Field(ge=0, le=_MOST_TOKENS)
     """Tokens that the ranks could compute in the time in which they wait for the rank with the longest micro batch. The
     number is a sum over the ranks and over the micro batches of one step."""
@@ -84,7 +84,7 @@ def timed_rows(
     sequence_length: int = 0,
     attention: str = "sdpa",
 ) -> TimedRows:
-    """Return a micro batch of equal rows that takes as long as the mean micro batch of the slowest rank.
+    """Return a micro batch of rows of equal length that takes as long as the mean micro batch of the slowest rank.
 
     Args:
         meets_once: whether ranks wait for each other once a step, not in every micro batch.

@@ -10,13 +10,13 @@ from typing import Literal
 Quantization = Literal["nf4"]
 """Number format of quantised base weights: 4-bit NormalFloat (Dettmers et al. 2023, arXiv:2305.14314)."""
 QUANTIZATION_SINCE = 2
-"""First protocol version whose workers train adapters on quantised base weights."""
+"""First protocol version whose workers can train adapters on quantised weights."""
 QUANTIZATION_PACKAGE = "bitsandbytes"
 """Python package with which ranks quantise weights, and multiply with them."""
 QLORA: Literal["qlora"] = "qlora"
 """Name of QLoRA (LoRA on 4-bit weights), both as the `kind` of an adapter and in a worker's list of adapters."""
 BLOCK = 64
-"""Number of weights that share one scale, which bitsandbytes calls `absmax`."""
+"""Number of quantised weights that share one scale (bitsandbytes calls it `absmax`)."""
 PACKED_BYTES = 0.5
 """Bytes of one 4-bit weight, without its part of the quantisation scales."""
 SCALES_BLOCK = 256

@@ -187,7 +187,8 @@ class SampleLengths(Schema):
         return -(-length // self.pad_to_multiple_of) * self.pad_to_multiple_of
 
     def describe(self) -> str:
-        """Return a short description for people, such as `5 to 4,096 tokens (mean 312), grouped`."""
+        """Return a short description of the samples' lengths for people, such as `5 to 4,096 tokens (mean 312),
+        grouped`."""
         shortest = self.lengths[0][0]
         spread = f"{self.longest:,}" if shortest == self.longest else f"{shortest:,} to {self.longest:,}"
         multiple = f", padded to multiples of {self.pad_to_multiple_of}" if self.pad_to_multiple_of > 1 else ""

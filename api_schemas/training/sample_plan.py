@@ -68,7 +68,7 @@ class SamplePlan:
         return range(PEAK_STEP + 1, PEAK_STEP + 1 + self.steps)
 
     def lengths(self, step: int) -> Sequence[int]:
-        """Lengths of a step's samples, by index in its global batch."""
+        """Return the lengths of a step's samples, in the order of their indices in the global batch."""
         return self._peak_lengths if step == PEAK_STEP else self.cycle[step % self.steps]
 
     @cached_property
@@ -91,7 +91,7 @@ class SamplePlan:
 
     @cached_property
     def _by_length(self) -> tuple[tuple[int, ...], ...]:
-        """Indices of each step's samples from the longest to the shortest."""
+        """Return, for each step, the indices of its samples from the longest to the shortest."""
         return tuple(tuple(sorted(range(len(step)), key=step.__getitem__, reverse=True)) for step in self.cycle)
 
     @cached_property
@@ -120,11 +120,12 @@ class SamplePlan:
 
     @cached_property
     def digest(self) -> str:
-        """Hash of the samples' lengths in order, equal for trials of the same samples."""
+        """Hash of the samples' lengths in their order. Trials that train the same samples have the same hash."""
         return hashlib.sha256(repr(self.cycle).encode()).hexdigest()[:16]
 
     def padded_lengths(self, step: int, split: Split) -> list[list[int]]:
-        """Number of tokens in each row of a step's micro batches, by group and micro batch."""
+        """Return the number of tokens in each row of a step's micro batches, padding included, by group of ranks and
+        micro batch."""
         lengths = self.lengths(step)
         return [
             [
@@ -146,11 +147,11 @@ class PackedPlan(SamplePlan):
     """Packed rows of each step of the cycle (the steps after which the samples repeat)."""
 
     def rows(self, step: int) -> Sequence[Row]:
-        """Lengths of the samples in each row of a step."""
+        """Return the lengths of the samples in each packed row of a step."""
         return self._peak_rows if step == PEAK_STEP else self.packed[step % self.steps]
 
     def lengths(self, step: int) -> Sequence[int]:
-        """Lengths of a step's samples, row by row."""
+        """Return the lengths of all samples of a step, row by row."""
         return [length for row in self.rows(step) for length in row]
 
     @cached_property
@@ -185,7 +186,7 @@ class PackedPlan(SamplePlan):
         return hashlib.sha256(repr((self.row_length, self.packed)).encode()).hexdigest()[:16]
 
     def padded_lengths(self, step: int, split: Split) -> list[list[int]]:
-        """Number of tokens in each row of a step's micro batches, by group and micro batch."""
+        """Return the number of tokens in each packed row of a step's micro batches, by group of ranks and micro batch."""
         return [[self.row_length] * split.accumulation for _ in range(split.groups)]
 
     def squared_lengths(self, step: int, split: Split) -> list[list[int]]:

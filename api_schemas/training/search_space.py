@@ -26,7 +26,7 @@ class Limit(Schema):
 
 
 class SpaceLimits(Schema):
-    """Restrictions of a study's search space; knobs that are not named stay unrestricted."""
+    """Restrictions of a study's search space. A knob that they do not name is not restricted."""
 
     backends: tuple[Backend, ...] = Field(default=BACKENDS, min_length=1)
     knobs: dict[str, KnobValue | tuple[KnobValue, ...] | Limit] = {}

@@ -28,12 +28,12 @@ class Scaled(Schema):
     """Amount (bytes or FLOPs) that grows linearly with the number of samples in a micro batch."""
 
     fixed: Amount = 0.0
-    """Part of the amount that every micro batch has, whatever its number of samples."""
+    """Part of the amount that does not depend on the number of samples in the micro batch."""
     per_sample: Amount = 0.0
     """Part of the amount that each sample of a micro batch adds."""
 
     def at(self, samples: float) -> float:
-        """Amount of a micro batch with this number of samples."""
+        """Return the amount for a micro batch with this number of samples."""
         return self.fixed + self.per_sample * samples
 
 
@@ -45,13 +45,13 @@ class StepWork(Schema):
     attention_flops: Annotated[float, Field(ge=0, le=MOST_WORK)] = 0.0
     """FLOPs of fused attention per sample. Attention is counted in full (not halved for causality)."""
     traffic: Scaled = Scaled()
-    """Bytes that all operators except matrix products, convolutions and fused attention read and write."""
+    """Bytes that are read and written by all operators other than matrix products, convolutions and fused attention."""
     kernels: Annotated[float, Field(ge=0, le=1e9)] = 0.0
     """Number of operators that run."""
 
     @property
     def flops(self) -> float:
-        """FLOPs of one sample, attention included."""
+        """FLOPs for each sample, including attention."""
         return self.matmul_flops + self.attention_flops
 
 
@@ -64,7 +64,7 @@ class StepTrace(Schema):
     compute_dtype: Dtype
     """Dtype of the traced computation."""
     autocast: bool = False
-    """Whether the step was traced under `torch.autocast`."""
+    """Whether the traced step ran under `torch.autocast`."""
     samples: tuple[int, ...] = Field(min_length=1, max_length=2)
     """Numbers of samples in the traced micro batches. If there is only one, amounts that do not depend on the number of
     samples cannot be determined, and are taken as 0."""
@@ -74,7 +74,7 @@ class StepTrace(Schema):
     outside: Scaled
     """Bytes of the batch, and of activations outside of the repeated blocks, that exist while the blocks run."""
     block: Scaled
-    """Bytes that one repeated block keeps for its backward, on average over the blocks."""
+    """Bytes of activations that one repeated block keeps for its backward: the mean over the blocks."""
     boundary: Scaled
     """Bytes of the input of one block. A checkpointed block keeps nothing else."""
     selective: Scaled
@@ -95,7 +95,7 @@ class StepTrace(Schema):
     backward: StepWork
     """Work of the whole backward."""
     block_tensors: Sizes = ()
-    """Number of elements of each parameter of one repeated block."""
+    """Number of elements of each parameter in one repeated block of the model."""
     outside_tensors: Sizes = ()
     """Number of elements of each parameter outside of the repeated blocks."""
     trained_outside: NonNegativeInt = 0
@@ -113,7 +113,7 @@ class StepTrace(Schema):
 
 
 class TraceFailure(Schema):
-    """Reason why a step of the user's own code was not traced, so that nothing is predicted for it."""
+    """Reason why no training step of the user's own code could be traced, so that nothing is predicted for the code."""
 
     code: TraceFailureCode
     """Kind of the reason why no step was traced. `script`: a training script has no step of its own; `data_dependent`:

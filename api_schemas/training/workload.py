@@ -22,7 +22,8 @@ SHORTEST_SEQUENCE = 8
 
 
 class Precision(Schema):
-    """Dtypes of weights, computation and gradient reduction in training, with the same meaning for every backend."""
+    """Dtypes with which a model is trained: of weights, of the computation, and of the reduction of gradients. They
+    mean the same for every backend."""
 
     name: PrecisionName = "own"
     """Name of the precision, such as `bf16-mixed`. By default it is the name of the known precision with the same
@@ -34,8 +35,8 @@ class Precision(Schema):
     reduce_dtype: Dtype
     """Dtype of gradients while they are accumulated and reduced across ranks."""
     autocast: bool = False
-    """Whether weights keep the master dtype while `torch.autocast` casts inputs of each matrix product; norms, softmax
-    and residuals then stay float32."""
+    """Whether weights keep the master dtype, and `torch.autocast` casts the inputs of each matrix product. Norms,
+    softmax and residuals then stay in float32."""
 
     @property
     def weights_dtype(self) -> Dtype:
@@ -136,7 +137,7 @@ PRECISIONS: dict[str, Precision] = {
 
 
 LOW_STATES_SINCE = 2
-"""First protocol version whose workers keep optimizer states in less than 32 bits with every backend."""
+"""First protocol version whose workers can keep optimizer states in fewer than 32 bits with every backend."""
 FP16_SINCE = 2
 """First protocol version whose workers train in float16 with a dynamic loss scale."""
 AUTO = "auto"
@@ -289,7 +290,7 @@ class Workload(WorkloadRequest):
 
 
 def gradient_accumulation(global_batch: int, micro_batch: int, data_parallel_size: int) -> int:
-    """Return the micro batches per optimizer step on each rank.
+    """Return the number of micro batches per optimizer step on each rank.
 
     Raises:
         ValueError: the global batch is not divisible by micro batch × data-parallel size; the message gives the

@@ -11,7 +11,7 @@ from shardtune.api_schemas.trials.expected_parts import ExpectedPart
 
 PART_NAMES = ("compute", "optimizer", "transferring", "waiting", "copies", "data", "host", "idle")
 PART_LETTERS = dict(zip("cotwpdhi", PART_NAMES, strict=True))
-"""Letters that stand for the parts of a training step in a timeline."""
+"""Letters that stand for the parts of a training step in a timeline, by the name of the part."""
 
 
 _PLACES = {"building": "while the model was built", "optimizer": "in the optimizer"}
@@ -67,7 +67,7 @@ class ProfilerRecording(Schema):
     """Facts about a run that was recorded under the profiler, such as the time that profiling adds to a step."""
 
     folder: PrintableText = Field(examples=["work/run-5d1e0c2f7f6f-1/traces"])
-    """Folder on the worker with one trace per rank."""
+    """Folder on the worker that holds the recorded traces, one file for each rank."""
     bytes: WholeBytes
     """Compressed size in bytes of all ranks' traces."""
     steps: StepCount
@@ -96,7 +96,7 @@ class StepParts(Schema):
     """Seconds of forward and backward computation: kernels on a GPU, operators on CPU ranks. Communication that runs at
     the same time is not counted again."""
     optimizer_s: Seconds = 0.0
-    """Seconds of gradient clipping and the optimizer's update."""
+    """Seconds that the rank spent on gradient clipping and the optimizer's update."""
     transferring_s: Seconds = 0.0
     """Seconds of collectives while the rank computed nothing, counted from the moment at which the last rank of the
     group had joined."""
@@ -109,8 +109,8 @@ class StepParts(Schema):
     data_s: Seconds = 0.0
     """Seconds of waiting for the next batch of data."""
     host_s: Seconds = 0.0
-    """Seconds in which the GPU had no work because the host had launched none (Python, dispatch, synchronisation). On
-    CPU ranks, all time not in another part."""
+    """Seconds in which the GPU had no work because the host had launched none; the host was busy with Python, dispatch
+    or synchronisation. On CPU ranks, it is all time that belongs to no other part."""
     idle_s: Seconds = 0.0
     """Seconds in which the GPU had launched work that could not begin yet, because of launch latency or of dependencies
     between streams. 0 on CPU ranks."""
@@ -156,7 +156,7 @@ class Timeline(Schema):
     """Seconds that the longest lane (row of one rank) of the timeline covers. The other lanes have fewer cells in
     proportion to their length."""
     lanes: tuple[Lane, ...] = Field(min_length=1)
-    """One lane for each of the first ranks."""
+    """Lane (row) of each rank that the timeline shows, which are the first ones."""
 
 
 class CollectiveFigures(Schema):
@@ -192,7 +192,7 @@ class LateRank(Schema):
 
     rank: RankNumber
     share_of_waiting: float = Field(ge=0, le=1)
-    """Fraction of all waiting time that ended when this rank joined a collective."""
+    """Fraction of the job's total waiting time for which the other ranks waited until this rank joined a collective."""
     others_wait_s: Seconds
     """Mean seconds per step that the other ranks waited for this rank."""
     steps: StepCount
@@ -221,7 +221,7 @@ class RemedyResult(Schema):
     remedy."""
 
     study_id: PrintableText
-    """Id of the follow-up study with all its runs."""
+    """Id of the follow-up study, which contains all runs with and without the remedy."""
     outcome: Literal["faster", "not_faster", "undecided", "too_busy", "does_not_run"]
     """Outcome of the remedy, by the same rules as a study's verdict. `does_not_run` means that the configuration with
     the remedy exceeded the memory limit, failed, or did not reproduce the losses."""
@@ -231,7 +231,7 @@ class RemedyResult(Schema):
     ci95: tuple[float, float] | None = None
     pairs: StepCount = 0
     why: PrintableText = ""
-    """Reason why the configuration with the remedy does not run; empty otherwise."""
+    """Reason why the configuration with the remedy does not run; empty if it does."""
 
 
 class Finding(Schema):
@@ -268,7 +268,7 @@ class Diagnosis(Schema):
     step_s: Seconds
     """Mean seconds of a step over steps and ranks, measured under the profiler."""
     parts: StepParts
-    """Mean seconds by part of the step, over steps and ranks."""
+    """Seconds of each part of a step, as means over steps and ranks."""
     overlap: float | None = Field(default=None, ge=0, le=1)
     """Fraction of the communication time in which the ranks computed at the same time; None without communication."""
     steps: tuple[RankStep, ...] = Field(min_length=1)
@@ -283,16 +283,16 @@ class Diagnosis(Schema):
     findings: tuple[Finding, ...] = ()
     """Findings (known performance problems), largest expected gain first."""
     expected: tuple[ExpectedPart, ...] = ()
-    """Measured parts of the step compared with their prediction, largest deviation first; empty if the trial or its
-    machine's rates are not known."""
+    """Parts of the step, each with its measured and its predicted time, the one with the largest deviation first. Empty
+    if the trial is not known, or the rates of its machine are not."""
     recorded: ProfilerRecording | None = None
     """Facts about the run that recorded the traces; None if existing traces were analysed."""
     notes: tuple[PrintableText, ...] = ()
-    """Questions that the traces cannot answer, each with the reason."""
+    """Sentences that say which questions the traces cannot answer, each with the reason."""
 
     @model_validator(mode="after")
     def _check_ranks(self) -> Self:
-        """Reject a diagnosis with steps of ranks that `ranks` does not list, or with a rank listed twice."""
+        """Reject a diagnosis that has steps of ranks that are not listed in `ranks`, or that lists a rank twice."""
         with_steps, listed = {step.rank for step in self.steps}, set(self.ranks)
         if not with_steps <= listed or len(listed) != len(self.ranks):
             raise ValueError(

@@ -11,7 +11,7 @@ from shardtune.api_schemas.trials.trial import TrialState
 
 
 class StoredTrace(Schema):
-    """Profiler trace recorded by one rank, available for download."""
+    """Trace that one rank recorded under the profiler, available for download."""
 
     rank: int
     bytes: int = Field(examples=[412_345])
@@ -19,7 +19,7 @@ class StoredTrace(Schema):
 
 
 class TrialDiagnosis(Schema):
-    """Diagnosis of a trial from a profiled run, or the state of this run."""
+    """Diagnosis of a trial from a profiled run; while the run has not ended, its state."""
 
     study_id: str
     trial_number: int

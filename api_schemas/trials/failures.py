@@ -17,7 +17,7 @@ class FailureKind(StrEnum):
     OVER_LIMIT = "over_limit"
     """The run exceeded the memory limit declared for a rank, or left less memory free than the study requires."""
     ILLEGAL = "illegal"
-    """The backend rejects the configuration's combination of options."""
+    """The backend rejects this combination of options in the configuration."""
     NUMERICS = "numerics"
     """A loss was NaN or infinite, or the losses differed from the reference losses that all trials of the study must
     reproduce."""
@@ -58,7 +58,7 @@ class Failure(Schema):
     """Number of the first rank that failed; None if unknown."""
     traceback: ProgramOutput | None = Field(default=None, max_length=20_000)
     exit_code: int | None = None
-    """Exit code of the failed rank; if negative, the number of the signal that ended it."""
+    """Exit code of the failed rank. A negative value is the number of the signal that ended it, with a minus sign."""
     peak_allocated_gib: float | None = None
     """Peak memory in GiB measured before the failure; None if not measured."""
     conditions: Conditions | None = None
@@ -66,6 +66,6 @@ class Failure(Schema):
 
     @property
     def is_infeasible(self) -> bool:
-        """Whether the configuration caused the failure, which the sampler takes into account; otherwise the platform
-        did, and the run is retried once."""
+        """Whether the configuration caused the failure, so that the sampler learns from it. If False, the platform
+        caused it, and the run is retried once."""
         return self.kind in _INFEASIBLE

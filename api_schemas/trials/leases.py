@@ -23,8 +23,8 @@ from shardtune.api_schemas.trials.rehearsals import RehearsalReport
 from shardtune.api_schemas.trials.resume_check import ResumeMeasurement, ResumePlan
 
 Session = Annotated[str, Field(min_length=8, max_length=64, pattern=r"^[A-Za-z0-9_-]+$")]
-"""Random name of one worker session, known only to the worker and the service. A restarted worker gets a new session,
-and its old leases are closed."""
+"""Random name of a worker's session, known only to the worker and the service. A worker that restarts gets a new
+session, and the leases of its old one are closed."""
 
 
 AttemptNumber = Annotated[int, Field(ge=1, lt=2**31)]
@@ -39,8 +39,8 @@ class ModelSummaryTask(Schema):
 
 
 class TrialTask(Schema):
-    """Task to train a configuration for a few steps and measure its speed and memory. Also the content of
-    `best/config.json`."""
+    """Task to train a configuration for a few steps, and to measure its speed and memory. `best/config.json` has the
+    same format."""
 
     kind: Literal["trial"] = "trial"
     model: ModelSpec
@@ -49,18 +49,20 @@ class TrialTask(Schema):
     config: TrialConfig
     plan: MeasurePlan = MeasurePlan()
     memory_limit_gib: float | None = None
-    """Memory limit of a CPU rank in GiB, above which the run fails as `over_limit`. None on a GPU, where the device is
+    """Memory limit of a CPU rank in GiB; a run that exceeds it fails as `over_limit`. None on a GPU, whose memory is
     the limit."""
     forward_flops_per_token: float | None = None
-    """FLOPs of one token's forward pass from the model summary, used for MFU."""
+    """FLOPs of one token's forward pass, from the summary of the model. Model FLOPs utilisation (MFU) is calculated
+    from them."""
     training_flops_per_token: float | None = None
-    """FLOPs of one token's forward and backward pass from the model summary, used for MFU where frozen weights need no
-    gradients. None: three times the forward pass."""
+    """FLOPs of one token's forward and backward pass, from the summary of the model. They are given if frozen weights
+    need no gradients. If None, they are three times the FLOPs of the forward pass."""
     least_flops_per_token: float | None = None
-    """Minimum FLOPs of one token's forward pass from the model summary, used to detect impossible speeds."""
+    """Minimum FLOPs of one token's forward pass, from the summary of the model. A measured speed that would need a
+    higher rate than the device's peak is recognised as impossible."""
     leaves_parameters_unused: Annotated[bool, Since(2)] = False
-    """Whether some trained parameters get no gradient in a step. DistributedDataParallel must look for them then, or it
-    waits for their gradients."""
+    """Whether some trained parameters get no gradient in a step. DistributedDataParallel must then search for unused
+    parameters; otherwise it would wait for their gradients."""
 
     @property
     def passes(self) -> float:
@@ -76,8 +78,8 @@ class DerivedTrialTask(Schema):
     check."""
 
     trial: TrialTask
-    """Trial whose configuration is trained. The task ignores the trial's memory limit and its measurement plan, except
-    for `short_steps`, which a resume check uses."""
+    """Trial whose configuration is trained. Its memory limit and its measurement plan are ignored, except for
+    `short_steps`, which a resume check uses."""
 
     @property
     def model(self) -> ModelSpec:
@@ -114,7 +116,7 @@ class TraceTask(DerivedTrialTask):
     kind: Literal["trace"] = "trace"
     warmup_steps: int = Field(default=5, ge=1, le=100)
     steps: int = Field(default=3, ge=1, le=20)
-    """Number of steps to record; each gives some megabytes of JSON."""
+    """Number of steps to record; each recorded step gives some megabytes of JSON."""
 
     @classmethod
     def of(cls, trial: TrialTask) -> Self:
@@ -129,7 +131,8 @@ class RehearsalTask(Schema):
     process builds as many blocks as the model of the trial states."""
 
     trial: TrialTask
-    """Trial to build and step with fake tensors; its cluster gives the number of ranks."""
+    """Trial whose configuration is built and stepped with fake tensors. The trial's cluster gives the number of
+    ranks."""
     rank: int = Field(default=0, ge=0)
     """Number of the rank that the process builds and steps. No process runs for the other ranks; only their number
     matters."""
@@ -138,13 +141,13 @@ class RehearsalTask(Schema):
 
 
 class TargetRehearsalTask(DerivedTrialTask):
-    """Task to rehearse a configuration projected to a study's target: build and step it with fake tensors at the
-    target's number of ranks. It occupies one rank of the worker, and no GPU."""
+    """Task to rehearse a configuration that was projected to a study's target: build it and step it with fake tensors,
+    at the target's number of ranks. It occupies one rank of the worker, and no GPU."""
 
     kind: Literal["rehearsal"] = "rehearsal"
     parts: Annotated[tuple[RehearsalTask, ...], Since(2)] = Field(min_length=1, max_length=8)
-    """Tasks of the processes that build and step the configuration with fake tensors, one after the other: the ranks that need
-    most memory, each at one or two depths of the model."""
+    """Tasks of the processes that build and step the configuration with fake tensors, one after the other. They cover
+    the ranks that need most memory, each with the whole model or with two smaller numbers of blocks."""
     part_limit_s: float = Field(default=300.0, gt=0, le=3600)
     """Maximum seconds of each process of the rehearsal, after which the worker ends it."""
 
@@ -152,7 +155,7 @@ class TargetRehearsalTask(DerivedTrialTask):
 Task = Annotated[
     ModelSummaryTask | TrialTask | ResumeTask | TraceTask | TargetRehearsalTask, Field(discriminator="kind")
 ]
-"""Task that ranks of a worker can execute."""
+"""Task that the ranks of a worker can execute, such as a trial."""
 TASK_KINDS: tuple[str, ...] = ("model_summary", "trial", "resume_check", "trace", "recipe", "rehearsal")
 """Kinds of tasks that a worker of this release lists in its inventory. `recipe` stands for trials in any precision of
 this release that keep the losses of their first steps, up to 2,000."""
@@ -169,7 +172,7 @@ class Registration(ProtocolMessage):
     release: str | None = Field(default=None, max_length=64, pattern=ONE_LINE)
     """Release of shardtune that the worker runs, for people."""
     session: Session | None = None
-    """Session of a running worker whose inventory has changed; None if the worker has just started."""
+    """Session of the worker, if it is running and its inventory has changed. None if the worker has just started."""
     name: str = Field(min_length=1, max_length=200, pattern=ONE_LINE)
     """Stable name of the worker, such as the host name. A new session with the same name closes the leases of the old
     one."""
@@ -183,7 +186,7 @@ class Registered(ProtocolMessage):
     """Protocol version of all later messages of the session: the newest that both sides speak."""
     worker_id: str
     session: Session
-    """Session of the worker, which every later message must contain."""
+    """Name of the worker's session, which every later message of the worker must contain."""
     lease_s: float
     """Seconds that a lease remains valid after the worker's last request that the service answered."""
     heartbeat_s: float
@@ -196,7 +199,7 @@ class LeaseRequest(ProtocolMessage):
     protocol_version: int
     session: Session
     wait_s: float = Field(default=0, ge=0, le=30)
-    """Maximum seconds for which the service may delay its response while no run is available."""
+    """Maximum seconds that the service may wait with its response until a run is available."""
     ends_in_s: float | None = Field(default=None, ge=0, le=1e9)
     """Seconds until the worker must stop, such as the end of its cluster job. The service does not assign runs that
     would probably end later. If None, the end is not known."""
@@ -206,16 +209,16 @@ class QuietWait(Schema):
     """Instruction to a worker to wait before a run until other programs leave the machine."""
 
     most_s: float = Field(gt=0)
-    """Maximum seconds to wait; then the run takes place anyway."""
+    """Maximum seconds to wait for other programs to leave the machine; after that, the run takes place anyway."""
     most_foreign_cores: float = Field(ge=0)
-    """Largest number of CPU cores that other programs may use on a quiet machine."""
+    """Number of CPU cores that other programs may use at most for the machine to count as quiet."""
     waited_s: float = Field(default=0, ge=0)
     """Seconds that earlier attempts at the run have already waited for a quiet machine; the run's reported wait
     includes them."""
 
 
 class Lease(ProtocolMessage):
-    """Lease of one attempt at a run to one worker session."""
+    """Lease of a run: the right of one worker session to execute one attempt at the run."""
 
     run_id: RowId
     attempt: AttemptNumber
@@ -237,7 +240,7 @@ class Lease(ProtocolMessage):
 
 
 class Heartbeat(ProtocolMessage):
-    """Request of a worker to renew its lease, with the progress of the run."""
+    """Request with which a worker renews its lease of a run, and reports the run's progress."""
 
     protocol_version: int
     session: Session
@@ -253,7 +256,7 @@ class HeartbeatAnswer(ProtocolMessage):
     """Reason why the worker must stop the run: cancelled, lease lost, or pruned."""
     lease_s: float
     is_draining: bool = False
-    """Whether the worker will get no more runs after this one."""
+    """Whether the worker gets no more runs after this one, because it is being drained."""
 
 
 class Report(ProtocolMessage):
@@ -265,20 +268,20 @@ class Report(ProtocolMessage):
     attempt: AttemptNumber
     measurement: Measurement | None = None
     model_summary: ModelSummary | None = None
-    """Summary of the model, as the result of a model summary task."""
+    """Summary of the model (parameters and FLOPs), if the task was to make one; None for other tasks."""
     resume_check: ResumeMeasurement | None = None
     diagnosis: Diagnosis | None = None
-    """Diagnosis from the recorded traces; the service replaces the worker's findings by those that it computes
-    itself."""
+    """Diagnosis that the worker made from recorded traces. The service replaces the worker's findings by those that it
+    computes itself."""
     rehearsal: Annotated[RehearsalReport | None, Since(2)] = None
-    """Results of the processes of a rehearsal, which built and stepped a configuration at a target's number of
-    ranks."""
+    """Report of a rehearsal, in which processes built a configuration and stepped it with fake tensors at a target's
+    number of ranks."""
     failure: Failure | None = None
     gpu_seconds: float = Field(ge=0, le=1e12)
     """GPU-seconds of the attempt: wall seconds × ranks, without the wait for a quiet machine. The service reduces a
     figure that is larger than the duration of the lease allows."""
     waited_s: float | None = Field(default=None, ge=0, le=1e9)
-    """Seconds that the run's attempts have waited until the machine was quiet; None if they did not wait."""
+    """Seconds for which the run's attempts waited until the machine was quiet; None if they did not wait."""
     log_tail: ProgramOutput | None = Field(default=None, max_length=20_000)
     """Last lines of the failed rank's output, for people."""
 

@@ -9,11 +9,11 @@ from shardtune.api_schemas.protocol import Since
 from shardtune.api_schemas.trials.short_steps import SHORT_STEPS_SINCE, ShortSteps
 
 LOSS_STEPS_SINCE = 2
-"""First protocol version whose workers keep the losses of many first steps."""
+"""First protocol version whose workers can keep the losses of more first steps than those that are fully recorded."""
 MOST_LOSS_STEPS = 2000
 """Maximum number of steps, counted from the first, whose losses a run keeps."""
 StepTimeRange = tuple[float, float]
-"""Range of step times: the shortest and the longest, in seconds."""
+"""Range of step times in seconds: the shortest and the longest."""
 
 
 class MeasurePlan(Schema):
@@ -21,8 +21,8 @@ class MeasurePlan(Schema):
     of its measurement."""
 
     parity_steps: int = Field(default=3, ge=2, le=100)
-    """Number of first steps whose loss, gradient norm and parameter checksum are recorded; two of them are profiled for
-    memory."""
+    """Number of steps, counted from the first, whose loss, gradient norm and parameter checksum are recorded. Memory is
+    profiled in two of them."""
     max_warmup_steps: int = Field(default=8, ge=1)
     """Maximum number of warm-up steps; warm-up ends earlier once the step time is steady."""
     window_steps: int = Field(default=3, ge=1)

@@ -33,7 +33,7 @@ class StepRecord(Schema):
     """Sum of all trained master weights after the step, in fp64. None if the weights cannot be read, such as weights
     that a user's own script shards."""
     parameter_square_sum: float | None
-    """Sum of the squares of the master weights after the step, in fp64."""
+    """Sum of the squares of all trained master weights after the step, in fp64."""
 
 
 class Memory(Schema):
@@ -45,7 +45,7 @@ class Memory(Schema):
     peak_reserved_gib: float | None = Field(default=None, ge=0, le=MOST_GIB)
     """Peak GiB that the caching allocator reserved; None on CPU ranks, which have no such allocator."""
     device_used_gib: float | None = Field(default=None, ge=0, le=MOST_GIB)
-    """GiB that the device reports in use, including context and communication library; None on CPU."""
+    """Memory in GiB that the device reports as used, including context and communication library; None on CPU ranks."""
     allocator_retries: int | None = Field(default=None, ge=0, le=MOST_STEPS)
     allocator_ooms: int | None = Field(default=None, ge=0, le=MOST_STEPS)
     """Number of requests for memory that the caching allocator could not satisfy, whether or not the error was caught.
@@ -63,7 +63,8 @@ class RankFigures(Schema):
 
 
 class NodeFigures(Schema):
-    """Measurements of the ranks of one host: time of its slowest rank, memory of the rank that uses the most."""
+    """Measurements of the ranks of one host: the time of its slowest rank, and the memory of the rank that uses
+    most."""
 
     host: str = Field(max_length=200, pattern=ONE_LINE)
     first_rank: int
@@ -73,7 +74,7 @@ class NodeFigures(Schema):
 
 
 class Measurement(Schema):
-    """Result of one complete run. Times are the slowest rank's, memory is the maximum over ranks."""
+    """Result of one complete run. Times are those of the slowest rank; memory is the maximum over the ranks."""
 
     tokens_per_s_per_gpu: float = Field(gt=0, le=1e12)
     """Speed in tokens per second and GPU. Padding does not count: if the workload states `data`, only the samples' own
@@ -89,8 +90,8 @@ class Measurement(Schema):
     known."""
     memory: Memory
     wrap_time_s: float | None
-    """Seconds to build the model, wrap it for the backend and create the optimizer; None for a user's script, which
-    does not report it."""
+    """Seconds that it took to build the model, wrap it for the backend and create the optimizer. None for a user's own
+    script, which does not report it."""
     warmup_steps: int = Field(ge=0, le=MOST_STEPS)
     measured_steps: int = Field(ge=0, le=MOST_STEPS)
     window_step_times_s: tuple[float, ...] = Field(max_length=MOST_TIMES)
@@ -109,8 +110,8 @@ class Measurement(Schema):
     elapsed_s: float = Field(ge=0, le=1e9)
     """Seconds from the launch of the ranks to the exit of the last one."""
     startup_s: float | None = None
-    """Seconds from the launch of the ranks to the slowest rank's first forward pass: the cost of a trial before its
-    first step."""
+    """Seconds from the launch of the ranks to the first forward pass of the slowest rank. A trial costs this time
+    before its first step."""
     teardown_s: float | None = None
     """Seconds from the slowest rank's last step to the exit of the last rank."""
     is_steady: bool | None = None

@@ -14,7 +14,7 @@ from shardtune.api_schemas.training.models import EXAMPLE, ModelChoice, ModelSpe
 from shardtune.api_schemas.training.workload import MOST_SAMPLES, ChosenPrecision
 
 MOST_GPUS = MOST_RANKS
-"""Largest number of GPUs of a plan."""
+"""Largest number of GPUs for which a plan can be made."""
 MOST_CELLS = 120
 """Maximum number of rows of a plan: the number of kinds of GPUs times the number of cluster sizes."""
 GpuName = Annotated[str, StringConstraints(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._-]*$")]
@@ -32,7 +32,7 @@ class PlanMeasurement(Schema):
     """Number of GPUs of the measured run."""
     config: TrialConfig
     gradient_accumulation: int = Field(default=1, ge=1, le=100_000)
-    """Micro batches per step of the measured run."""
+    """Number of micro batches per step in the measured run."""
     tokens_per_s_per_gpu: float = Field(gt=0, le=1e9)
     peak_gib: float | None = Field(default=None, gt=0, le=1e5)
     """Measured peak memory of tensors on one GPU, in GiB (torch's `max_memory_allocated`); null if it was not
@@ -77,7 +77,7 @@ class PlanRequest(Schema):
     counts: tuple[int, ...] = Field(min_length=1, max_length=64)
     """Numbers of GPUs."""
     gpus_per_node: int = Field(default=8, ge=1, le=72)
-    """Number of GPUs of one node."""
+    """Number of GPUs per node."""
     prices: dict[GpuName, float] = Field(default={}, max_length=12)
     """Price of one GPU for one hour, in your currency, by kind of GPU. No cost is calculated for kinds without a
     price."""
@@ -157,7 +157,7 @@ def _fold(name: str) -> str:
 
 
 class DateBand(Schema):
-    """Day on which a run ends, with its 90 % band."""
+    """Day on which a training run is expected to end, with the first and last day of the 90 % band."""
 
     expected: date = Field(examples=["2027-01-17"])
     """Expected day."""
@@ -197,7 +197,7 @@ class PlanRow(Schema):
     cost: Band | None
     """Cost of all GPU-hours of the run, in the currency of the prices; null if this kind of GPU has no price."""
     finish: DateBand
-    """Day on which the run ends."""
+    """Day on which the training run ends, with its 90 % band."""
     meets_deadline: Literal["surely", "likely", "unlikely", "no"] | None
     """Whether the run ends before the deadline. `surely`: on every day of the 90 % band of its end; `likely`: on the
     expected day; `unlikely`: only on early days of the band; `no`: on no day of the band. null without a deadline."""
@@ -238,12 +238,13 @@ class Plan(Schema):
     rows: tuple[PlanRow, ...]
     """Rows of the plan: the best configuration for each kind and number of GPUs."""
     impossible: tuple[ImpossibleRow, ...] = ()
-    """Kinds and numbers of GPUs on which nothing can run."""
+    """Kinds and numbers of GPUs on which no configuration of the training run is possible."""
     cheapest_in_time: PlanRow | None = None
-    """Cheapest row among those that surely or likely meet the deadline. Without prices, it is the one with the fewest
-    GPU-hours. null if no row meets the deadline."""
+    """Cheapest row among those that surely or likely meet the deadline, or among all rows without a deadline. Without
+    prices, it is the one with the fewest GPU-hours. null if no row meets the deadline."""
     fastest_in_budget: PlanRow | None = None
-    """Row that ends earliest among those that surely or likely cost no more than the budget; null if there is none."""
+    """Row that ends earliest among those that surely or likely cost no more than the budget. null if there is none, or
+    if the request states no budget or no prices."""
     knees: tuple[PlanRow, ...] = ()
     """Row for each kind of GPU up to which more GPUs are worth their money: the one with the most GPUs whose GPU-hours
     are at most a tenth above the fewest of that kind. With even more GPUs, the run is shorter and costs

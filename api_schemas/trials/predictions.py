@@ -43,7 +43,7 @@ class MemoryPrediction(Schema):
     reserved_gib: float
     """Predicted memory in GiB that the caching allocator reserves for tensors."""
     total_gib: float
-    """Predicted memory in GiB that the device reports in use: reserved memory, context and communication library."""
+    """Predicted memory in GiB that the device reports as used: reserved memory, context and communication library."""
     low_gib: float
     high_gib: float
     """Upper end of the 90 % interval of the predicted total in GiB; `low_gib` is the lower end."""
@@ -53,14 +53,14 @@ class MemoryPrediction(Schema):
     margin_gib: float
     """Memory that a rank may use minus the predicted total, in GiB. A negative value is the amount that is missing."""
     host_gib_per_node: float
-    """Predicted host memory per node in GiB used by offloading."""
+    """Predicted memory of the host in GiB per node that offloading uses."""
 
 
 class SpeedPrediction(Schema):
     """Predicted speed of a training step. Times and numbers of tokens are those of one rank."""
 
     tokens_per_s_per_gpu: float
-    """Predicted tokens per second and GPU, without padding."""
+    """Predicted speed in tokens per second and GPU. Padding does not count."""
     low_tokens_per_s_per_gpu: float
     high_tokens_per_s_per_gpu: float
     """Upper end of the 90 % interval of the predicted speed; `low_tokens_per_s_per_gpu` is the lower end."""
@@ -78,15 +78,15 @@ class SpeedPrediction(Schema):
     """Number of measured trials by which the hardware's assumed rates were corrected; 0 means that the catalogue's
     rates were used unchanged."""
     padding_fraction: float | None = None
-    """Fraction of the computed tokens that is padding; null where all samples have one length."""
+    """Fraction of the computed tokens that is padding; null if all samples have one length."""
 
 
 class TrialPrediction(Schema):
     """Prediction for a trial at its creation, stored for comparison with its measurement. Intervals are 90 % intervals."""
 
     memory_gib: float
-    """Predicted peak memory in GiB of the rank with the most: on a GPU as the device reports it, on CPU ranks the
-    memory of tensors."""
+    """Predicted peak memory in GiB, of the rank that needs most. On a GPU it is the memory that the device reports; on
+    CPU ranks it is the memory of tensors."""
     low_memory_gib: float
     high_memory_gib: float
     memory_calibrated_on: int
@@ -117,9 +117,9 @@ class Prediction(Schema):
     speed: SpeedPrediction | None
     """Predicted speed; None if the catalogue has no rates for the GPU."""
     longest_sequence: int
-    """Longest sequence (tokens per sample) predicted to fit with this configuration; 0: none."""
+    """Longest sequence, in tokens per sample, that is predicted to fit with this configuration; 0 if none fits."""
     largest_micro_batch: int
-    """Largest micro batch (samples) predicted to fit at the workload's sequence length; 0: none."""
+    """Largest micro batch, in samples, that is predicted to fit at the workload's sequence length; 0 if none fits."""
     cheapest_change: Change | None
     """Configuration that is predicted to fit and needs the fewest changes; of several, the fastest. It is given only if
     the requested configuration should not fit (`margin_gib` below 0, or too little host memory)."""
@@ -140,8 +140,8 @@ class PredictionRequest(Schema):
     """Cluster as an object, or in short form, such as `8xh100` or `4x8xa100-80gb` (4 nodes of 8 GPUs). `local` means
     the cluster of a live worker."""
     hardware: MeasuredHardware | None = None
-    """Measured rates of the cluster's GPUs or CPU ranks, required if they are not in the catalogue; see
-    `measure-hardware`."""
+    """Measured rates of the cluster's GPUs or CPU ranks, as `measure-hardware` prints them. They are required if the
+    catalogue has no rates for them."""
     sequence_length: int | None = Field(default=None, ge=8, le=4_194_304)
     """Number of tokens per sample. If null, it is the length of the longest sample in `data`; without `data`, the
     model's maximum, up to 4096."""
@@ -206,19 +206,19 @@ class PredictionTable(Schema):
     """Reason why the precision was chosen, if the request left it open; or a warning that the device only emulates its
     dtype."""
     optimizer: str = "adamw"
-    """Kind of the optimizer whose memory and step time are included in the predictions."""
+    """Kind of the optimizer whose memory and step time the predictions include, such as `adamw`."""
     float8: Float8Recipe | None = None
     """Scaling of the float8 matrix products in the predicted training; null if it does not use float8."""
     adapter: str | None = Field(default=None, examples=["LoRA r=16"])
-    """Description of the trained adapter, such as `LoRA r=16`; null: all weights are trained."""
+    """Description of the trained adapter, such as `LoRA r=16`; null if all weights are trained."""
     trained_parameters: int | None = None
     """Number of parameters that are trained; null if all are."""
     matrix_parameters: int = 0
     """Number of parameters in the weight matrices of the model's blocks. Some optimizers, such as Muon, update each of
     these matrices as a whole."""
     fastest: tuple[Prediction, ...] = ()
-    """Fastest configurations of the search space: first those that certainly fit, then those that may fit, each fastest
-    first. Empty if none fits, or if speed cannot be predicted."""
+    """Fastest configurations of the search space, fastest first: first those that certainly fit, then those that may
+    fit. Empty if none fits, or if speed cannot be predicted."""
     batch_counts: Literal["samples", "packed rows"] = "samples"
     """Unit of a global batch."""
     global_batch: int | None = None

@@ -9,7 +9,7 @@ from shardtune.api_schemas.machines.conditions import MOST_PROGRAMS, ProgramLoad
 
 
 class Progress(Schema):
-    """Progress of a run, as last written by rank 0."""
+    """Progress of a run, as its rank 0 last reported it."""
 
     phase: Literal[
         "waiting_for_quiet",

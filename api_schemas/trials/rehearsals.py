@@ -36,7 +36,7 @@ _MOST_BYTES = 1 << 60
 OneLine = Annotated[str, Field(pattern=ONE_LINE)]
 """Text without control characters."""
 PartName = Annotated[str, Field(max_length=100, pattern=r"^[a-z_]+$")]
-"""Name of a kind of tensors in the peak memory, such as `parameters`."""
+"""Name of a kind of tensors for which the peak memory is listed, such as `parameters`."""
 _Seconds = Annotated[float, Field(ge=0, le=1e9)]
 
 _FIELD = re.compile(r"^([a-z_][a-z_0-9.]*(?: × [a-z_][a-z_0-9.]*)*) \(([^()]{1,60})\)")
@@ -53,7 +53,7 @@ class RehearsalProblem(Schema):
     value: OneLine | None = Field(default=None, max_length=200, examples=["7"])
     """Value of that field."""
     message: ProgramOutput = Field(max_length=2000)
-    """Sentence with field, value and remedy, for people."""
+    """Sentence for people that names the field, its value and the remedy."""
 
     @classmethod
     def misfit(cls, message: str) -> Self:
@@ -65,10 +65,11 @@ class RehearsalProblem(Schema):
 
 
 class RehearsedRank(Schema):
-    """Memory and process groups of one rank, reported by a process that built and stepped it with fake tensors."""
+    """Memory and process groups of one rank of a configuration. A process that built the rank and stepped it with fake
+    tensors reported them."""
 
     rank: int = Field(ge=0, le=MOST_RANKS)
-    """Number of the rehearsed rank, from 0."""
+    """Number of the rank, from 0, that a process built and stepped with fake tensors."""
     blocks: int = Field(ge=0, le=1 << 20)
     """Number of the model's repeated blocks (layers) that the rank holds."""
     peak_bytes: int = Field(ge=0, le=_MOST_BYTES)
@@ -80,9 +81,9 @@ class RehearsedRank(Schema):
     process_groups: int = Field(ge=0, le=MOST_RANKS)
     """Number of process groups that the rank belongs to, the one of all ranks included; each is an NCCL communicator."""
     set_up_s: _Seconds
-    """Seconds to make the mesh and to wrap the model, without any communication."""
+    """Seconds that the rank took to make its device mesh and to wrap the model, without any communication."""
     cpu_s: _Seconds
-    """Seconds of processor time of the whole process, imports included."""
+    """Seconds of CPU time that the whole process used, imports included."""
     peak_rss_mib: float = Field(ge=0, le=1e9)
     """Largest resident memory of the process in MiB."""
 
@@ -119,7 +120,7 @@ class Rehearsal(Schema):
 
     cluster: Cluster
     ranks: int
-    """Number of ranks of the fake process group."""
+    """Number of ranks that the rehearsal simulates by torch's fake process group."""
     global_batch: int
     """Samples per optimizer step."""
     config: TrialConfig
@@ -132,11 +133,11 @@ class Rehearsal(Schema):
     """Reason why the configuration cannot be built, needs too much memory (`over_memory`), or was not rehearsed; null
     where it builds and fits."""
     allocated_gib: float | None = None
-    """Peak of tensors in GiB on the rehearsed rank that needs most memory, at the model's full depth; null without a
-    rehearsal."""
+    """Peak memory of tensors in GiB, on the rank that needs most of those rehearsed, for the model with all its blocks;
+    null if the rehearsal gave no figures."""
     predicted_gib: float | None = None
-    """Predicted peak of tensors in GiB, to compare with `allocated_gib`; null where nothing is predicted for the
-    model."""
+    """Predicted peak memory of tensors in GiB, to compare with the rehearsed `allocated_gib`; null if nothing can be
+    predicted for the model."""
     available_gib: float | None = None
     """Memory in GiB that a GPU may use; null if the rehearsed peak was not compared with it."""
     above_prediction: float | None = Field(default=None, examples=[0.03])

@@ -16,7 +16,7 @@ weights in the dtype of the computation."""
 
 
 class ResumePlan(Schema):
-    """Plan of a resume check: number of steps before and after the restart from a checkpoint."""
+    """Plan of a resume check: how many steps are trained before and after the restart from a checkpoint."""
 
     fewest_steps: int = Field(default=8, ge=1)
     """Minimum number of steps that a resume check trains before its checkpoint, even if they are slow."""
@@ -61,8 +61,8 @@ class ResumeMeasurement(Schema):
     """Rates at which one process read from and wrote to the checkpoint's disk, measured just before the checkpoint was
     saved."""
     allocator_retries: int | None = None
-    """Number of times the CUDA allocator had to empty its cache to satisfy a request; None on CPU, which has no such
-    allocator."""
+    """Number of times that the CUDA allocator had to empty its cache to satisfy a request. None on CPU ranks, which
+    have no such allocator."""
     allocator_ooms: int | None = None
     """Number of requests that the CUDA allocator could not satisfy even after emptying its cache, whether or not the
     error was caught."""
@@ -97,7 +97,7 @@ class ResumeCheck(Schema):
     trial_number: int
     outcome: ResumeOutcome
     reason: str | None = None
-    """Reason why the resume check failed or was not run."""
+    """Reason why the resume check failed or was not made; None if it passed."""
     steps_before: int | None = None
     steps_after: int | None = None
     loss_difference: float | None = None
@@ -119,5 +119,6 @@ class ResumeCheck(Schema):
     checkpoint_findings: tuple[str, ...] = Field(default=(), examples=[["a training that saves every 600 s waits …"]])
     """Reasons why saving or loading the checkpoint is slow, each with its remedy."""
     allocator_retries: int | None = None
-    """Number of times the CUDA allocator had to empty its cache; None if unknown, and on CPU."""
+    """Number of times that the CUDA allocator had to empty its cache to satisfy a request. None if it is not known, and
+    on CPU ranks."""
     elapsed_s: float | None = None

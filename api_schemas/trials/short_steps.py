@@ -15,7 +15,7 @@ SHORT_STEPS_SINCE = 2
 """
 MicroBatches = Annotated[int, Field(ge=1, le=MOST_SAMPLES)]
 Accumulations = tuple[MicroBatches, MicroBatches]
-"""Two numbers of micro batches per step that are timed, the smaller one first."""
+"""Two numbers of micro batches per step with which steps are timed, the smaller one first."""
 
 
 class ShortSteps(Schema):
@@ -27,7 +27,7 @@ class ShortSteps(Schema):
     runs of a study, so that their losses can be compared. If a configuration needs more samples for its micro batches,
     each sample is repeated."""
     parity_accumulation: MicroBatches
-    """Number of micro batches in each of the first steps, whose losses are recorded to compare runs."""
+    """Number of micro batches in each of the run's first steps, whose losses are recorded to compare runs."""
     accumulations: Accumulations | None = None
     """Two numbers of micro batches with which steps are timed. The time of the whole step is extrapolated from them. If
     None, whole steps are timed."""

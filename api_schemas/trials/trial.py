@@ -29,12 +29,14 @@ class TrialState(StrEnum):
 
     @property
     def is_open(self) -> bool:
-        """Whether the trial has not ended; a run that failed because of the platform waits to be repeated."""
+        """Whether the trial has not ended. This includes a trial that waits for a run to be repeated that failed
+        because of the platform."""
         return self in OPEN_TRIAL_STATES
 
     @property
     def is_feasible(self) -> bool:
-        """Whether the trial ran successfully and its speed is known (roughly, for a pruned trial)."""
+        """Whether the trial ran successfully, so that its speed is known. The speed of a pruned trial is known only
+        roughly."""
         return self in FEASIBLE_STATES
 
 
@@ -58,9 +60,9 @@ class TrialOrigin(StrEnum):
 
     BASELINE = "baseline"
     DEFAULT = "default"
-    """Documented default configuration of a backend."""
+    """Trial of the documented default configuration of a backend."""
     CHALLENGER = "challenger"
-    """Runner-up of an earlier study, or a configuration predicted to be fast, tested in a retune."""
+    """Trial of a retune: a runner-up of an earlier study, or a configuration that is predicted to be fast."""
     SAMPLER = "sampler"
 
 
@@ -73,9 +75,9 @@ class TrialReason(Schema):
     probability_faster: float
     """Probability that the configuration is faster than the fastest trial so far."""
     probability_infeasible: float
-    """Probability that the configuration does not fit, or fails as similar trials did."""
+    """Probability that the configuration does not fit into memory, or that it fails as similar trials did."""
     tokens_per_s_per_gpu: float
-    """Expected speed in tokens per second and GPU: the prediction, corrected by this study's trials."""
+    """Expected speed in tokens per second and GPU: the prediction, corrected by what this study's trials measured."""
     low_tokens_per_s_per_gpu: float
     high_tokens_per_s_per_gpu: float
     """Upper end of the 90 % interval of the expected speed, in tokens per second and GPU; `low_tokens_per_s_per_gpu` is
@@ -84,25 +86,25 @@ class TrialReason(Schema):
     """Text that names the knobs in which the configuration differs from the fastest trial so far. If no trial was split
     over one of its parallel axes before, the text begins with that axis."""
     expected_gpu_seconds: float | None = Field(default=None, examples=[42.0])
-    """Expected GPU-seconds (seconds × ranks) of the trial; None in studies of older versions."""
+    """GPU-seconds (seconds × ranks) that the trial was expected to take; None in studies of older releases."""
 
 
 class RunPurpose(StrEnum):
     """Purpose of a run (one execution of a configuration)."""
 
     MODEL_SUMMARY = "model_summary"
-    """Summary of the study's model (parameters and FLOPs); the run belongs to no trial."""
+    """Run that counts the parameters and FLOPs of the study's model. It belongs to no trial."""
     SEARCH = "search"
     VALIDATION = "validation"
     """Validation run of a final comparison (paired runs that decide)."""
     RESUME_CHECK = "resume_check"
-    """Resume check of the best configuration: continue from a checkpoint in new processes."""
+    """Resume check of the best configuration: it saves a checkpoint, and new processes continue from it."""
     RECIPE = "recipe"
     """Run that trains with another recipe (precision or optimizer) which the study was asked to consider, or with the
     workload's own recipe for comparison."""
     REHEARSAL = "rehearsal"
-    """Rehearsal of a projected configuration: built and stepped with fake tensors at the target's number of ranks;
-    nothing is timed."""
+    """Rehearsal of a configuration that is projected to the study's target: it is built and stepped with fake tensors
+    at the target's number of ranks, and nothing is timed."""
     TRACE = "trace"
     """Run under the profiler after the end of the study, with no effect on its result."""
 
@@ -127,7 +129,7 @@ class AttemptEnd(StrEnum):
     DISTURBED = "disturbed"
     SETUP = "setup"
     RELEASED = "released"
-    """The worker returned the lease unused; this counts neither as a failure nor as a try."""
+    """The worker returned the run without having started it. This counts neither as a failure nor as a try."""
     CANCELLED = "cancelled"
 
 

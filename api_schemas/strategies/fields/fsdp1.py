@@ -18,7 +18,7 @@ _GATHERS = When(on_gpu=True, above={"dp_shard": 1})
 
 
 class Fsdp1Fields(StrategySchema):
-    """Arguments of FSDP1 and of its mesh."""
+    """Settings of FSDP1, and sizes of the groups over which it replicates and shards."""
 
     kind: Literal["fsdp1"] = "fsdp1"
     sharding_strategy: Annotated[
@@ -65,7 +65,7 @@ class Fsdp1Fields(StrategySchema):
             upstream="`device_mesh`, second axis",
         ),
     ] = Field(ge=1)
-    """Number of ranks over which parameters, gradients and optimizer state are sharded."""
+    """Number of ranks over which parameters, gradients and optimizer state are sharded (the size of a shard group)."""
     backward_prefetch: Annotated[
         Literal["BACKWARD_PRE", "BACKWARD_POST"] | None,
         Knob(
@@ -85,8 +85,8 @@ class Fsdp1Fields(StrategySchema):
             upstream="`backward_prefetch`",
         ),
     ] = "BACKWARD_PRE"
-    """Time at which backward gathers the next FSDP unit: before the current unit's gradients are computed, after them,
-    or only when the unit is needed."""
+    """Time at which backward gathers the next FSDP unit: before the gradients of the current unit are computed, after
+    they are computed, or only when the unit is needed."""
     forward_prefetch: Annotated[
         bool,
         Knob(
@@ -104,8 +104,8 @@ class Fsdp1Fields(StrategySchema):
             upstream="`forward_prefetch`",
         ),
     ] = False
-    """Whether to gather the next FSDP unit before the current unit's forward, which helps if the host launches kernels
-    slowly."""
+    """Whether the next FSDP unit is gathered before the forward of the current unit begins. This helps if the host
+    launches kernels slowly."""
     limit_all_gathers: Annotated[
         bool,
         Knob(
@@ -146,7 +146,8 @@ class Fsdp1Fields(StrategySchema):
             upstream="`CPUOffload(offload_params=…)`",
         ),
     ] = False
-    """Whether parameter shards, gradients and optimizer state are stored in page-locked host memory; GPUs only."""
+    """Whether parameter shards, gradients and optimizer state are stored in page-locked memory of the host. Only on
+    GPUs."""
     grad_sync: Annotated[
         Literal["every", "last"],
         replace(

@@ -14,7 +14,7 @@ _GATHERS = When(on_gpu=True, above={"dp_shard": 1})
 
 
 class Fsdp2Fields(Fsdp2Axes):
-    """Arguments of `fully_shard` and of the methods of an `FSDPModule`."""
+    """Settings of FSDP2: arguments of `fully_shard`, and calls of methods of an `FSDPModule`."""
 
     reshard_after_forward: Annotated[
         bool | int,
@@ -94,8 +94,8 @@ class Fsdp2Fields(Fsdp2Axes):
             upstream="`FSDPModule.set_separate_reduce_scatter_group` (experimental)",
         ),
     ] = False
-    """Whether FSDP2 reduces gradients through a process group of its own, so that a reduction and the gather of the next
-    unit run at the same time in backward. A second communicator takes device memory."""
+    """Whether FSDP2 reduces gradients through a process group of its own. A reduction and the gather of the next unit
+    can then run at the same time in backward. The second communicator takes device memory."""
     blocks_per_unit: Annotated[
         int,
         Knob(
@@ -112,8 +112,8 @@ class Fsdp2Fields(Fsdp2Axes):
             upstream="one `fully_shard` call for several modules",
         ),
     ] = Field(default=1, ge=1)
-    """Number of repeated blocks sharded as one FSDP unit. A larger value gives fewer, larger collectives and more
-    memory gathered at once."""
+    """Number of repeated blocks that form one FSDP unit. A larger value gives fewer and larger collectives, and more
+    memory is gathered at once."""
     cpu_offload: Annotated[
         bool,
         replace(

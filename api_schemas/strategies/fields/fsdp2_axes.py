@@ -51,7 +51,7 @@ class Fsdp2Axes(StrategySchema):
             upstream="`mesh`, axis `dp_shard`",
         ),
     ] = Field(ge=1)
-    """Number of ranks over which parameters, gradients and optimizer state are sharded."""
+    """Number of ranks over which parameters, gradients and optimizer state are sharded (the size of a shard group)."""
     tensor_parallel: Annotated[
         int,
         Knob(

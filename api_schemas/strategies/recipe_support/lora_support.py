@@ -21,7 +21,7 @@ _MAGNITUDES: Mapping[str, str] = {
 _ZERO_3 = "gathers weights in the dtype of the computation, and nobody has shown that packed bits survive it"
 _CONTEXT = "gives each rank a part of every sample, which nobody has compared beside quantised weights"
 _UNCOMPILED = ("fsdp2",)
-"""Backends with which `torch.compile` breaks the graph of a block at each quantised layer."""
+"""Backends with which `torch.compile` breaks the graph of a block at each layer whose weights are quantised."""
 _BREAKS = (
     "FSDP2 gathers plain parameters, which bitsandbytes' layers pack anew in each forward: the graph breaks at each linear "
     "layer, so that compilation saves nothing"
@@ -30,7 +30,7 @@ _ABLE = "ddp, fsdp2 or zero"
 
 
 def check(config: TrialConfig, adapter: AdapterSchema | None) -> None:
-    """Reject a configuration that cannot train the adapter with the same result as a single process.
+    """Reject a configuration that would train the adapter with another result than a single process.
 
     Raises:
         ValueError: names the field, its value and the remedy.
@@ -66,7 +66,8 @@ def check_axis(name: str, size: int, adapter: AdapterSchema | None) -> None:
 
 
 def can_compile(backend: str, adapter: AdapterSchema | None) -> bool:
-    """Whether `torch.compile` compiles a backend's blocks without graph breaks, given the adapter's base weights."""
+    """Whether `torch.compile` compiles the blocks of a backend without graph breaks, given the weights to which the
+    adapter is added."""
     return quantization_of(adapter) is None or backend not in _UNCOMPILED
 
 
@@ -76,7 +77,7 @@ def can_deepcompile(adapter: AdapterSchema | None) -> bool:
 
 
 def why_not_compiled(backend: str) -> str:
-    """Return the reason why a backend's blocks are not compiled with quantised weights."""
+    """Return the reason why a backend does not compile its blocks if their weights are quantised."""
     return f"beside quantised weights {backend} is not compiled: {_BREAKS}"
 
 

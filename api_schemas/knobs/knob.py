@@ -65,9 +65,9 @@ class Knob:
     """Whether the knob decides which rank holds which model states or samples. The memory of two configurations can be
     compared only if they agree in this knob."""
     makes_twins: bool = False
-    """Whether two configurations that differ only in this knob are tried only once if the predictor predicts the same
-    step for both. True for knobs that only divide or copy the same work. False for knobs whose effect the predictor
-    does not know."""
+    """Whether two configurations that differ only in this knob count as one candidate of the search if the predictor
+    predicts the same step for both. True for knobs that only divide or copy the same work. False for knobs whose effect
+    the predictor does not know."""
     without_term: str = ""
     """Reason why predictions do not depend on the knob; empty if they do."""
 

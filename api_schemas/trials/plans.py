@@ -189,7 +189,7 @@ class PlanRow(Schema):
     goodput: float
     """Fraction of the run's time in which steps are trained. The rest is lost to pauses, failures and checkpoints."""
     checkpoint_interval_s: float | None
-    """Seconds between two checkpoints; null if no failures are expected, so that no checkpoints are needed."""
+    """Seconds between two checkpoints; null if no failures are expected and the request states no interval."""
     hours: Band
     """Hours from start to end."""
     gpu_hours: Band

@@ -71,7 +71,7 @@ class RecommendationPage(Schema):
 
 
 class DecisionAction(StrEnum):
-    """Kind of a decision about a recommendation, which a person or the service makes."""
+    """Kind of decision about a recommendation, made by a person or by the service."""
 
     PROPOSED = "proposed"
     RECOMMENDED = "recommended"

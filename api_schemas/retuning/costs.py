@@ -15,7 +15,8 @@ class CostCause(StrEnum):
     """GPU-seconds of final comparisons (paired validation runs of candidates and baseline, which decide) and of resume
     checks."""
     CHALLENGE = "challenge"
-    """GPU-seconds of retunes that measure a recommended configuration again, together with a few challengers."""
+    """GPU-seconds of retunes that measure a recommended configuration again, together with a few others that may be
+    faster."""
     DIAGNOSIS = "diagnosis"
     """GPU-seconds of runs under the profiler, which users requested for trials of studies that have ended."""
     CANARY = "canary"

@@ -81,9 +81,11 @@ class Retune(Schema):
     waits_for_budget: bool = False
     """Whether the retune has begun and waits now, because the limit of GPU-seconds for the day is reached."""
     challenge_study_id: str | None = None
-    """Id of the study that compares the recommended configuration with a few challengers in validation runs."""
+    """Id of the study that compares the recommended configuration, in paired runs, with a few others that may be faster
+    (challengers)."""
     search_study_id: str | None = None
-    """Id of the study that searches for a new configuration, if the comparison with challengers was inconclusive."""
+    """Id of the study that searches for a new configuration. None unless the comparison with a few challengers was
+    inconclusive."""
     gpu_seconds: float
     """GPU-seconds (seconds × ranks) that the retune has used so far, in all attempts of its studies that have ended."""
     planned_gpu_seconds: float | None = None

@@ -139,7 +139,7 @@ class StrategySchema(Schema):
 
 
 def check_mesh(replicate: int, shard: int, ranks: int, tensor: int = 1, stages: int = 1) -> None:
-    """Check that the product of the mesh's axes equals the number of ranks.
+    """Check that the product of the sizes of all parallel axes equals the number of ranks.
 
     Raises:
         ValueError: the product differs; the message names the axes and a valid choice.

@@ -28,8 +28,8 @@ class Budget(Schema):
     is expected to cost more GPU-time than it saves, instead of at an expected gain below 1 %. Not allowed together with
     `max_trials`."""
     max_pairs: int = Field(default=24, ge=FEWEST_PAIRS, le=MOST_PAIRS)
-    """Maximum number of pairs, each of one run of the challenger and one of the baseline. If the speeds cannot be told
-    apart after that many, the verdict is `undecided`. More pairs detect smaller gains."""
+    """Maximum number of pairs of runs, each of the challenger (the fastest other configuration) and the baseline. If
+    the speeds cannot be told apart after that many, the verdict is `undecided`. More pairs detect smaller gains."""
     repeat_disturbed: float = Field(default=0.5, ge=0, le=3)
     """Limit on repeats of disturbed runs (other programs used the machine), as a fraction of the study's completed
     runs; four repeats beyond it are always allowed. 0 means that no run is repeated. Disturbed runs that are not

@@ -22,7 +22,7 @@ class StudyReasonCode(StrEnum):
     COSTS_MORE = "costs_more"
     """The next trial is expected to take more GPU-hours than its gain would save in the planned training run."""
     CHALLENGERS_RAN = "challengers_ran"
-    """The recommended configuration of a retune and all its challengers were measured."""
+    """The recommended configuration of a retune, and all challengers that may be faster, were measured."""
     WAITS_FOR_WORKER = "waits_for_worker"
     """A live worker has the study's hardware, but it cannot execute the study's runs."""
     NO_WORKER = "no_worker"

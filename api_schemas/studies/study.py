@@ -50,7 +50,8 @@ class Study(Schema):
     result: StudyResult | None = None
     """Result of the study. If the study is extended, the previous result remains until a new one replaces it."""
     reason: str | None = None
-    """Reason why the search stopped, why the study failed, or why no worker takes its runs, as text."""
+    """Sentence that says why the search stopped, why the study failed, or why no worker takes its runs. None if there
+    is nothing to explain."""
     reason_code: StudyReasonCode | None = None
     """Code of the field `reason`, for programs. If None, there is no reason, or it has no code."""
     reason_details: str = ""

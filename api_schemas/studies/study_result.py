@@ -32,14 +32,15 @@ class Contender(Schema):
 
 
 class Speedup(Schema):
-    """Speed-up of the challenger over the baseline: the median of the speed ratios in paired runs, with its 95 %
-    interval (`tuner.verdict.paired_test`)."""
+    """Speed-up of the challenger (the configuration that may replace the baseline) over the baseline: the median of the
+    speed ratios in paired runs, with its 95 % interval (`tuner.verdict.paired_test`)."""
 
     value: float
     ci95: tuple[float, float]
     pairs: int
     ratios: tuple[float, ...] = ()
-    """Speed of the challenger divided by the speed of the baseline in each pair of runs, in the order of the runs."""
+    """Speed of the challenger (the configuration that may replace the baseline) divided by the speed of the baseline,
+    for each pair of runs in their order."""
 
 
 class Verdict(StrEnum):
@@ -68,21 +69,22 @@ class FinalComparison(Schema):
     """Numbers of the trials that have a validation run in the final comparison, the one with the fastest search run
     first."""
     pairs: int
-    """Number of pairs of runs that count, each with one run of the challenger and one of the baseline."""
+    """Number of pairs of runs that count. A pair is one run of the challenger (the configuration that may replace the
+    baseline) and one of the baseline."""
     disturbed_pairs: int = 0
     """Number of pairs that count although other programs used the machine during one of their runs."""
     runs: int
     """Number of validation runs of all final comparisons of the study, including failed ones."""
     gpu_seconds: float
     ratios: tuple[float, ...] = ()
-    """Speed of the challenger divided by the speed of the baseline, for each pair of runs. The list is given even if it
-    is too short for a confidence interval."""
+    """Speed of the challenger (the configuration that may replace the baseline) divided by the speed of the baseline,
+    for each pair of runs. The list is given even if it is too short for a confidence interval."""
     uneven_pairs: int = 0
     """Number of pairs left out, in addition to those that count, because other programs left the two runs of the pair
     different numbers of CPU cores."""
     disturbed_runs: int = 0
-    """Number of runs in the counted pairs that other programs disturbed. They count because the other run of the pair
-    was disturbed equally."""
+    """Number of runs in the counted pairs during which other programs used the machine. They count because both runs of
+    such a pair were disturbed equally."""
 
 
 class StudyResult(Schema):
@@ -96,11 +98,11 @@ class StudyResult(Schema):
     """Reason why the result could not use the baseline that the user gave. None if it does, or if the user gave
     none."""
     candidate: Contender | None = None
-    """Challenger of the final comparison, which was compared with the baseline in paired runs; None if it became
-    `best`."""
+    """Challenger of the final comparison: the configuration that was compared with the baseline in paired runs. None if
+    it became `best`."""
     speedup: Speedup | None
-    """Speed-up of the challenger over the baseline. None if there was nothing to compare (a single feasible
-    configuration), or if there are too few pairs for an interval."""
+    """Speed-up of the challenger (the configuration that may replace the baseline) over the baseline. None if there was
+    nothing to compare (a single feasible configuration), or if there are too few pairs for an interval."""
     verdict: Verdict
     search_runs: int = 0
     """Number of runs of the search that gave a measurement; only trials that fit and trained correctly are counted."""

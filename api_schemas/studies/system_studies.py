@@ -13,8 +13,8 @@ class SystemStudyKind(StrEnum):
     """Kind of a study that the service started itself, to check or renew a recommendation."""
 
     CHALLENGE = "challenge"
-    """Compare the recommended configuration, as the study's baseline, with a few challengers in a small number of pairs
-    of runs."""
+    """Compare the recommended configuration, as the study's baseline, with a few configurations that may be faster
+    (challengers), in a small number of pairs of runs."""
     SEARCH = "search"
     """Search for a new configuration, starting with the known ones."""
     CANARY = "canary"

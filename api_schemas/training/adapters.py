@@ -77,9 +77,9 @@ class Lora(AdapterSchema):
     dropout: float = Field(default=0.0, ge=0, lt=1)
     """Dropout before the adapters; only 0 is trained, since dropout would make losses depend on the sharding."""
     quantization: Annotated[Quantization | None, Since(QUANTIZATION_SINCE)] = None
-    """Number format of the frozen linear layers in the repeated blocks (`bnb_4bit_quant_type`): `nf4` keeps them in 4
-    bits by bitsandbytes, as QLoRA does, for a quarter of bfloat16's memory and more time to convert them. Embeddings,
-    norms and output head keep the dtype of the computation. null: all frozen weights keep that dtype."""
+    """Number format of the frozen linear layers in the repeated blocks (`bnb_4bit_quant_type`). `nf4` keeps them in 4
+    bits by bitsandbytes, as QLoRA does. This takes a quarter of bfloat16's memory, and time to convert the weights.
+    Embeddings, norms and output head keep the dtype of the computation. If null, all frozen weights keep that dtype."""
     double_quantization: Annotated[bool, Since(QUANTIZATION_SINCE)] = False
     """Whether the scales of 4-bit weights are quantised too (`bnb_4bit_use_double_quant`). It saves 0.37 bits of each weight
     and costs time."""

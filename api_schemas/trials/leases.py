@@ -225,7 +225,7 @@ class Lease(ProtocolMessage):
     """Number of the attempt at the run: 1, 2, …; every later message about the run must contain it."""
     study_id: StudyId
     trial_number: int | None
-    """Number of the trial; None for a model summary task."""
+    """Number of the trial; None if the task is to count the model's parameters and FLOPs, which belongs to no trial."""
     task: Task
     lease_s: float
     heartbeat_s: float

@@ -85,8 +85,8 @@ class ResumeOutcome(StrEnum):
 
     PASSED = "passed"
     FAILED = "failed"
-    """Training did not continue correctly from the checkpoint. A challenger with this outcome is rejected; the baseline
-    may still be the result."""
+    """Training did not continue correctly from the checkpoint. A configuration that was to replace the baseline is then
+    rejected; the baseline itself may still be the result."""
     NOT_CHECKED = "not_checked"
 
 

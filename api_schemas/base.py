@@ -20,14 +20,14 @@ DTYPE_BYTES: dict[str, int] = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
 class Schema(BaseModel):
-    """Base class of immutable API values. Unknown fields are an error, so that a misspelt knob is never ignored, and
-    text is not accepted for a number."""
+    """Base class of all values in the API, which cannot be changed after creation. An unknown field is an error, so
+    that a misspelt knob is never ignored, and a text is not accepted for a number."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """Build pydantic's schema with exact types for numbers."""
+        """Return pydantic's schema of the class, made strict for numbers: a text is not accepted as a number."""
         return cast(CoreSchema, exact(cls, handler(source)))
 
     @classmethod
@@ -50,7 +50,7 @@ class Schema(BaseModel):
 
 
 class Band(Schema):
-    """Value with its 90 % band."""
+    """Expected value together with the band that contains the true value with a probability of 90 %."""
 
     expected: float
     """Expected value."""

@@ -12,7 +12,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def listed(names: Sequence[str], conjunction: str = "and") -> str:
-    """Names as a list in a sentence, such as `DDP, FSDP1 and FSDP2`; empty without names."""
+    """Return names as a list for a sentence, such as `DDP, FSDP1 and FSDP2`; empty if there are no names."""
     return f" {conjunction} ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
 
 

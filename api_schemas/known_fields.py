@@ -22,12 +22,13 @@ _WORDS = (
     (r"be a valid boolean.*", "be true or false"),
     (r"be a valid string.*", "be text"),
 )
-"""Patterns of phrases in pydantic's messages, each with the phrase that this project's errors use instead."""
+"""Phrases in pydantic's error messages, as patterns, each with the phrase that replaces it in this project's errors."""
 _ARRAYS = (list, tuple, set, frozenset, Sequence)
 
 
 def rephrase_error(message: str) -> str:
-    """Rephrase a pydantic error message as a predicate whose subject is the name of the rejected field."""
+    """Return a pydantic error message as a predicate, such as `must be a whole number`, to which the name of the
+    rejected field is the subject."""
     if message.startswith("Value error, "):
         return message.removeprefix("Value error, ")
     message = re.sub(r"^Input should\b", "must", message)
@@ -37,7 +38,8 @@ def rephrase_error(message: str) -> str:
 
 
 def suggest_field(name: str, known: Sequence[str]) -> str:
-    """Suggest a remedy for an unknown field name: the place where this name belongs, or the closest allowed name."""
+    """Return a remedy for an unknown field name: the object in which this name belongs, or the closest name that is
+    allowed."""
     place = _place_of_knob(name, known)
     if place is not None:
         return place
@@ -48,8 +50,8 @@ def suggest_field(name: str, known: Sequence[str]) -> str:
 
 
 def _place_of_knob(name: str, known: Sequence[str]) -> str | None:
-    """Suggest where a setting of trials belongs that was given in the wrong object; `known`: names of that object's
-    fields."""
+    """Return the place of a setting of trials that was given in the wrong object; None if the name is no such setting.
+    `known` are the names of the fields that the object has."""
     of_strategy = {field for kind in _strategies() for field in kind.model_fields} - {"kind"}
     of_config = set(TrialConfig.model_fields) - {"strategy"}
     if name in known or name not in of_strategy | of_config:
@@ -74,8 +76,8 @@ def _strategies() -> tuple[type[BaseModel], ...]:
 
 
 def fields_at(kind: Any, path: Sequence[object]) -> list[str]:
-    """Return the field names allowed in the object at `path` (a path in pydantic's form) within a value of this type;
-    empty if the object accepts any name."""
+    """Return the names of the fields that are allowed in an object within a value of this type. `path` leads to the
+    object, in the form of pydantic's errors. The result is empty if the object accepts any name."""
     kinds = list(_members(kind))
     for part in path:
         kinds = [member for inner in _types_one_part_further(kinds, part) for member in _members(inner)]
@@ -83,7 +85,7 @@ def fields_at(kind: Any, path: Sequence[object]) -> list[str]:
 
 
 def model_named(name: str) -> type[Schema] | None:
-    """Return the schema class with the name that pydantic's errors give; None if no class has the name."""
+    """Return the schema class whose name pydantic states in an error; None if no class has the name."""
     waiting: list[type[Schema]] = [Schema]
     while waiting:
         schema = waiting.pop()
@@ -94,7 +96,8 @@ def model_named(name: str) -> type[Schema] | None:
 
 
 def _types_one_part_further(kinds: Sequence[Any], part: object) -> list[Any]:
-    """Return the types found one path element (field name, index or union tag) below each of the given types."""
+    """Return the types that one element of a path (field name, index or union tag) leads to from each of the given
+    types."""
     if isinstance(part, int):
         return [
             item for kind in kinds if get_origin(kind) in _ARRAYS for item in get_args(kind) if item is not Ellipsis
@@ -110,7 +113,7 @@ def _types_one_part_further(kinds: Sequence[Any], part: object) -> list[Any]:
 
 
 def _members(kind: Any) -> Iterator[Any]:
-    """Yield each member type of a union, without annotations; for any other type, yield the type itself."""
+    """Yield each member of a union type without its annotations. A type that is no union is its only member."""
     if get_origin(kind) is Annotated:
         yield from _members(get_args(kind)[0])
     elif get_origin(kind) in (Union, UnionType):
@@ -125,6 +128,6 @@ def _models(kinds: Sequence[Any]) -> list[type[BaseModel]]:
 
 
 def _tags(model: type[BaseModel]) -> tuple[object, ...]:
-    """Return the values of the field `kind` that select this member of a discriminated union."""
+    """Return the values of the field `kind` with which this class is selected from a union of classes."""
     field = model.model_fields.get("kind")
     return get_args(field.annotation) if field is not None and get_origin(field.annotation) is Literal else ()

@@ -30,7 +30,7 @@ ClassName = Annotated[
 """Name of a Python class, such as `LlamaDecoderLayer`."""
 
 OwnName = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
-"""Name that a worker's owner gave to the user's own model code; never a path or a command."""
+"""Name that the owner of a worker gave to model code of the user's own. It is never a path or a command."""
 
 RowId = Annotated[str, Field(max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$")]
 """Id of a run, which workers also use as a folder name."""
@@ -48,7 +48,8 @@ _CONTROLS = re.compile(r"[\x01-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def _without_controls(value: object) -> object:
-    """Replace control characters in a text. NUL is kept, so that validation rejects it: no database can store it."""
+    """Replace control characters in a text. The character NUL is kept, so that validation rejects the text, because no
+    database can store it."""
     return _CONTROLS.sub("\ufffd", value) if isinstance(value, str) else value
 
 
@@ -72,10 +73,10 @@ def printable(value: JsonValue) -> JsonValue:
 
 
 PrintableText = Annotated[str, BeforeValidator(printable)]
-"""Text for people that a worker sent: one line, in which control characters are replaced."""
+"""Text for people that a worker sent. It is one line, and control characters in it are replaced."""
 
 
 def model_name_of(text: str) -> str:
-    """Derive a valid model name from another text, such as the path in a config.json."""
+    """Return a valid model name made from another text, such as the path in a config.json."""
     kept = re.sub(rf"[^{_MODEL_CHARACTERS}]+", "-", text).strip(" -+=(),:@")
     return kept[:LONGEST_NAME] or "model"

@@ -3,7 +3,8 @@
 import re
 
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-"""Control characters except tab and newline, marks that reorder text, and halves of surrogate pairs."""
+"""Pattern for characters that are not printed as they are: control characters except tab and newline, marks that
+reorder text, and halves of surrogate pairs."""
 
 
 def printable(text: str) -> str:

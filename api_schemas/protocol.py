@@ -16,13 +16,14 @@ from shardtune.api_schemas.base import Schema
 PROTOCOL_VERSION = 2
 """Newest version of the worker protocol that this release speaks. It increases with every change of a message."""
 OLDEST_PROTOCOL_VERSION = 1
-"""Oldest version that this release speaks: the one of the release before."""
+"""Oldest version of the worker protocol that this release speaks, which is the newest of the release before."""
 REQUEST_TIMEOUT_S = 5.0
-"""Seconds for which a worker waits for the response to a request, besides the `wait_s` that the request contains."""
+"""Seconds for which a worker waits for the response to a request, in addition to the `wait_s` that the request states.
+"""
 
 
 class VersionRange(NamedTuple):
-    """Protocol versions that one side speaks, both ends included."""
+    """Range of protocol versions that one side (worker or service) speaks, from the oldest to the newest."""
 
     oldest: int
     newest: int
@@ -32,7 +33,7 @@ class VersionRange(NamedTuple):
 
 
 SPOKEN = VersionRange(OLDEST_PROTOCOL_VERSION, PROTOCOL_VERSION)
-"""Protocol versions that this release speaks."""
+"""Range of the worker protocol's versions that this release speaks."""
 
 
 def agreed_version(worker: VersionRange, service: VersionRange = SPOKEN) -> int | None:
@@ -42,7 +43,11 @@ def agreed_version(worker: VersionRange, service: VersionRange = SPOKEN) -> int 
 
 
 def is_readable(version: int, spoken: VersionRange = SPOKEN) -> bool:
-    """Whether this release can read a message written in a protocol version: one that it speaks, or the next one.
+    """Whether this release can read a message written in the given protocol version: one that it speaks, or the next
+    one.
+
+    The next version is included because a service may go back to its former release while workers of the newer one run;
+    these workers also read the former version.
 
     The next version is included because a service may go back to its former release while workers of the newer one
     run; these workers also read the former version.
@@ -52,21 +57,21 @@ def is_readable(version: int, spoken: VersionRange = SPOKEN) -> bool:
 
 @dataclass(frozen=True)
 class Since:
-    """Mark of a field that a later version of the protocol added: `field: Annotated[int, Since(2)] = 0`."""
+    """Annotation of a field that a later version of the protocol added, such as `field: Annotated[int, Since(2)] = 0`."""
 
     version: int
-    """First protocol version whose readers know the field."""
+    """First protocol version in which readers of the message know the field."""
     may_be_dropped: bool = False
-    """Whether a reader of an older version does the right thing without the field, whatever its value. Otherwise a
-    message with another value than the default is not sent to such a reader."""
+    """Whether a reader of an older protocol version behaves correctly without the field, whatever its value. If False,
+    a message in which the field differs from its default is not sent to such a reader."""
 
 
 class CannotExpress(ValueError):
-    """Error for a message that the other side's version of the protocol cannot express."""
+    """Error: a message contains something that the protocol version of its receiver cannot express."""
 
 
 def expressed(value: BaseModel, version: int) -> dict[str, Any]:
-    """Return a value as JSON, without the fields that a protocol version does not have.
+    """Return a value as JSON, without those fields that the given protocol version does not have.
 
     Raises:
         CannotExpress: a field that the version does not have changes the meaning of the value.
@@ -101,8 +106,8 @@ class ProtocolMessage(Schema):
 
 
 class _IgnoresUnknownFields:
-    """Annotation of a message in a route's signature: makes FastAPI ignore unknown fields, as `ProtocolMessage.read`
-    does."""
+    """Annotation of a request's body in the signature of a route. It makes FastAPI ignore unknown fields, as
+    `ProtocolMessage.read` does."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         # The inner schema stays for the OpenAPI document; the validation below replaces it, with its messages unchanged.
@@ -113,11 +118,12 @@ class _IgnoresUnknownFields:
 
 Message = TypeVar("Message", bound=ProtocolMessage)
 Incoming = Annotated[Message, _IgnoresUnknownFields()]
-"""Body of a request that the other side of the protocol sent: `body: Incoming[Heartbeat]`."""
+"""Type of a request's body that holds a protocol message, such as `body: Incoming[Heartbeat]`."""
 
 
 def _leave_out_newer_fields(value: BaseModel, content: dict[str, Any], version: int) -> None:
-    """Remove the fields newer than a version from a value's JSON content, and from the values within it."""
+    """Remove the fields that are newer than a protocol version from the JSON content of a value and of all values
+    nested in it."""
     for name, field in type(value).model_fields.items():
         since = next((mark for mark in field.metadata if isinstance(mark, Since)), None)
         current = getattr(value, name)
@@ -134,7 +140,8 @@ def _leave_out_newer_fields(value: BaseModel, content: dict[str, Any], version: 
 
 
 def models_within(value: Any, content: Any) -> Iterator[tuple[BaseModel, dict[str, Any]]]:
-    """Yield the outermost models within a field's value, each with its JSON content."""
+    """Yield each model (pydantic object) within a field's value, with its JSON content. Models inside these models are
+    not yielded."""
     if isinstance(value, BaseModel):
         yield value, content
     elif isinstance(value, tuple | list):

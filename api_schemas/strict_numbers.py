@@ -9,9 +9,9 @@ _NO_SCHEMAS = ("metadata", "serialization", "config", "expected", "default")
 
 
 def exact(cls: type, node: Any) -> Any:
-    """Make the number types of a class's own fields strict in the class's pydantic core schema; nested schema classes
-    have already made their own strict. Unions stay unchanged, since pydantic already prefers the member of the exact
-    type."""
+    """Change the core schema of a pydantic class so that the number types of its own fields are strict. Nested schema
+    classes have already done the same for theirs. Unions are not changed, because pydantic already prefers the member
+    of the exact type."""
     if isinstance(node, list | tuple):
         return type(node)(exact(cls, item) for item in node)
     if not isinstance(node, dict):
@@ -27,8 +27,8 @@ def exact(cls: type, node: Any) -> Any:
 
 
 def _exact_integers(schema: CoreSchema) -> CoreSchema:
-    """Return an integer schema that accepts integral floats but neither text nor booleans: strict integers would reject
-    5e8, which is an integer in JSON."""
+    """Return an integer schema that accepts floats without a fraction, but neither text nor booleans. Pydantic's strict
+    integers would reject 5e8, which is an integer in JSON."""
     return core_schema.no_info_before_validator_function(_no_text_or_truth, schema)
 
 

@@ -58,19 +58,20 @@ DailyWindows = Annotated[tuple[str, ...], Field(max_length=24), AfterValidator(_
 
 
 def is_open(windows: tuple[str, ...], zone: str, moment: datetime) -> bool:
-    """Whether a moment lies in one of the daily time windows; without any windows, True."""
+    """Whether a moment lies in one of the daily time windows. True if there are no windows, which means that any time
+    is allowed."""
     clock = moment.astimezone(ZoneInfo(zone)).time()
     return not windows or any(_contains(*_ends(window), clock) for window in windows)
 
 
 def midnight(zone: str, moment: datetime) -> datetime:
-    """Return the moment at which the day of the given moment began (midnight) in a time zone."""
+    """Return the moment of the midnight at which the day of the given moment began, in a time zone."""
     local = moment.astimezone(ZoneInfo(zone))
     return local.replace(hour=0, minute=0, second=0, microsecond=0, fold=0)
 
 
 def _contains(start: time, end: time, clock: time) -> bool:
-    """Whether a time window contains a time of day; a window such as `22:00-06:00` crosses midnight."""
+    """Whether a time of day lies in a time window. A window such as `22:00-06:00` crosses midnight."""
     return start <= clock < end if start < end else clock >= start or clock < end
 
 

@@ -55,7 +55,7 @@ _ATTRIBUTES = {
     "PlatformFailure": ("shardtune.service.cli.errors", "PlatformFailure"),
     "MissingPackage": ("shardtune.service.trackers.optional_packages", "MissingPackage"),
 }
-"""Module and name of each public attribute."""
+"""Module from which each public attribute of the package is imported, and its name there."""
 
 __all__ = [
     "ExplainedConfig",
@@ -83,7 +83,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public attribute on its first use."""
+    """Import a public attribute of the package when it is first used."""
     if name not in _ATTRIBUTES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module, attribute = _ATTRIBUTES[name]

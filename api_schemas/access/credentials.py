@@ -14,8 +14,8 @@ from shardtune.api_schemas.access.key_text import MAX_KEY_BYTES, contains_key, r
 _PR_SET_DUMPABLE = 4
 KEY_VARIABLE = "SHARDTUNE_API_KEY"
 FILE_VARIABLE = "SHARDTUNE_API_KEY_FILE"
-"""Name of the environment variable with the path of the API key's file. Unlike a key in the environment, the file
-cannot be read by other users."""
+"""Name of the environment variable that holds the path of a file with the API key. Other users cannot read the file,
+whereas a key in the environment itself could leak."""
 
 
 def hash_of(secret: str) -> str:
@@ -25,10 +25,12 @@ def hash_of(secret: str) -> str:
 
 
 class KeySource:
-    """Client's API key and the file it was read from, which contains a different key after a rotation."""
+    """API key of a client, and the file from which it was read, if any. After a rotation of the key, the file contains
+    another key."""
 
     def __init__(self, key: str | None = None, file: Path | None = None) -> None:
-        """Create the source from a key or from a file with a key; neither is given if the service requires no keys.
+        """Create the source from a key, or from a file that contains one. If the service requires no keys, neither is
+        given.
 
         Raises:
             ValueError: the file cannot be read, or is empty; or the key has characters that no key has. The message does
@@ -56,8 +58,8 @@ class KeySource:
     def take_from_environment(
         cls, environment: MutableMapping[str, str] = os.environ, patience_s: float = 60.0
     ) -> "KeySource":
-        """Read the API key and remove it from the environment, so that child processes do not inherit it and other
-        processes cannot read it from /proc, neither from the environment nor from the memory of this process.
+        """Read the API key and remove it from the environment. Child processes then do not inherit it, and other
+        processes cannot read it from /proc, neither in the environment nor in the memory of this process.
 
         If the environment names an open file descriptor, the key is read from it instead of from a file, for at most
         `patience_s` seconds, and the descriptor is closed.
@@ -82,8 +84,8 @@ class KeySource:
         return source
 
     def reread(self) -> bool:
-        """Read the key's file again and return whether the API key changed. An empty file, such as one being written,
-        leaves the key unchanged."""
+        """Read the file of the API key again, and return whether the key changed. A file that is empty, because it is
+        just being written, leaves the key unchanged."""
         if self.file is None:
             return False
         try:
@@ -95,9 +97,9 @@ class KeySource:
 
 
 def _overwrite(name: str) -> None:
-    """Overwrite the value of an environment variable in the process's memory: /proc/PID/environ keeps the initial
-    environment even after a removal, and ranks that run third-party code could read it, because they have the same
-    user."""
+    """Overwrite the value of an environment variable in the memory of this process. /proc/PID/environ shows the initial
+    environment even after a variable was removed. Ranks, which run third-party code as the same user, could read it
+    there."""
     libc = ctypes.CDLL(None)
     libc.getenv.argtypes, libc.getenv.restype = [ctypes.c_char_p], ctypes.c_void_p
     address = libc.getenv(name.encode())
@@ -106,7 +108,8 @@ def _overwrite(name: str) -> None:
 
 
 def _deny_memory_to_others() -> None:
-    """Keep other processes of this user, such as ranks, from reading this one's memory or attaching a debugger."""
+    """Prevent other processes of this user, such as ranks, from reading the memory of this process or attaching a
+    debugger to it."""
     # A child is readable again once it has executed a program: only this process becomes opaque (PR_SET_DUMPABLE(2const)).
     ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
 

@@ -7,15 +7,16 @@ import time
 from shardtune.api_schemas.access.key_text import MAX_KEY_BYTES, require_key
 
 DESCRIPTOR_VARIABLE = "SHARDTUNE_API_KEY_FD"
-"""Name of the environment variable with the number of an open descriptor from which a worker reads its API key once.
-Unlike a file that the worker can open, it leaves nothing that ranks of the same user could read."""
+"""Name of the environment variable that holds the number of an open file descriptor. The worker reads its API key from
+it once. A file that the worker can open could also be read by its ranks, which run as the same user; a descriptor
+leaves nothing behind."""
 
 _STANDARD_STREAMS = range(3)
 _REMEDY = "name the number of an open descriptor, such as 0 with `< worker.key`"
 
 
 def read(text: str, patience_s: float) -> str:
-    """Read a key from the descriptor of this number to its end, and close the descriptor.
+    """Read an API key from the file descriptor with this number, up to its end, and close the descriptor.
 
     Raises:
         ValueError: the text is no number of an open descriptor; or what was read is no key, or did not end in time.
@@ -47,7 +48,7 @@ def read(text: str, patience_s: float) -> str:
 
 
 def _read_to_its_end(descriptor: int, patience_s: float) -> bytes:
-    """Return the content of the descriptor, or only its first bytes if there are too many for a key.
+    """Return the content of the file descriptor. If it has too many bytes for a key, return only the first ones.
 
     Raises:
         TimeoutError: the end did not come in time, such as of a pipe whose writing end somebody keeps open.
@@ -68,8 +69,8 @@ def _read_to_its_end(descriptor: int, patience_s: float) -> bytes:
 
 
 def _close(descriptor: int) -> None:
-    """Close the descriptor. A standard stream becomes the null device: the next file that this process opens would
-    otherwise take its number, and with it what is printed, or what children read as their standard input."""
+    """Close the file descriptor. If it is a standard stream, replace it by the null device. Otherwise the next file
+    that this process opens would take its number, and receive what is printed or be read as standard input."""
     if descriptor not in _STANDARD_STREAMS:
         os.close(descriptor)
         return

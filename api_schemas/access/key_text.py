@@ -10,7 +10,8 @@ _ISSUED = re.compile(r"shardtune_[\w-]{43}", re.ASCII)
 
 
 def require_key(key: str, source: str) -> None:
-    """Reject text that cannot be sent as a key: the HTTP client's own error would show it.
+    """Reject a key with characters that cannot be sent in an HTTP header. The HTTP client would reject it, too, but its
+    error would show the key.
 
     Raises:
         ValueError: it names the source and does not show the text.

@@ -27,20 +27,21 @@ class Scope(StrEnum):
 
 
 class Quotas(Schema):
-    """Usage limits of one project; None in a field: no limit."""
+    """Limits on what one project may use. A limit that is None does not apply."""
 
     running_studies: int | None = Field(default=None, ge=0, le=1_000_000)
     """Maximum number of studies of the project that run at the same time; paused studies do not count."""
     gpu_seconds_per_day: float | None = Field(default=None, ge=0)
-    """Maximum GPU-seconds (seconds × ranks) of the project's attempts that ended since midnight UTC. Above it, no run
-    starts until the next day."""
+    """Maximum GPU-seconds (seconds × ranks) of the project's attempts at runs that have ended since midnight UTC. Once
+    they are used up, no run starts until the next day."""
     requests_per_minute: int | None = Field(default=None, ge=1, le=1_000_000)
-    """Maximum requests per minute with any key of the project, counted separately by each service process. Requests of
-    workers do not count."""
+    """Maximum number of requests per minute with any key of the project. Each process of the service counts separately.
+    Requests of workers do not count."""
 
     @property
     def limits_use(self) -> bool:
-        """Whether the quotas limit studies or GPU-seconds, and not only the rate of requests."""
+        """Whether the quotas contain a limit on studies or on GPU-seconds. A limit on the rate of requests alone gives
+        False."""
         return self.running_studies is not None or self.gpu_seconds_per_day is not None
 
 
@@ -49,9 +50,9 @@ class ProjectSpec(Schema):
 
     quotas: Quotas = Quotas()
     requires_approval: bool = False
-    """Whether a new best configuration becomes the recommendation only after a person has approved it."""
+    """Whether a person must approve a new best configuration before it becomes the recommendation."""
     retuning: RetunePolicy = RetunePolicy()
-    """Limits on the times and costs of automatic retuning (repeated measurement of recommendations)."""
+    """Limits on when automatic retuning (repeated measurement of recommendations) may run, and on what it may cost."""
 
 
 class Project(ProjectSpec):
@@ -77,16 +78,16 @@ class KeySpec(Schema):
     """Name of the API key, shown in the history of decisions made with the key."""
     scopes: tuple[Scope, ...] = Field(min_length=1, max_length=len(Scope))
     project_id: str | None = Field(default=None, pattern=PROJECT_PATTERN)
-    """Project that the API key is limited to. None: all projects, for operators and for workers that serve all
-    projects."""
+    """Project to which the API key is limited. If None, it is valid for all projects, as operators need it, and workers
+    that serve all projects."""
     expires_in_days: float | None = Field(default=None, gt=0, le=3650)
 
 
 class RotateRequest(Schema):
-    """Request to replace an API key by a new one with the same name, project and scopes."""
+    """Request to replace an API key by a new one, which has the same name, project and scopes."""
 
     grace_s: float = Field(default=0, ge=0, le=30 * 86_400)
-    """Seconds for which the old secret remains valid, so that clients can switch to the new one individually."""
+    """Seconds for which the old secret remains valid, so that clients can change to the new one at different times."""
     expires_in_days: float | None = Field(default=None, gt=0, le=3650)
 
 
@@ -95,14 +96,14 @@ class ApiKey(Schema):
 
     key_id: str
     prefix: str
-    """First characters of the key's secret, to distinguish keys."""
+    """First characters of the key's secret, by which people can tell keys apart."""
     name: str
     project_id: str | None
     scopes: tuple[Scope, ...]
     created_at: datetime
     expires_at: datetime | None = None
     last_used_at: datetime | None = None
-    """Time of the last request with the API key, accurate to a few minutes."""
+    """Time of the last request that was made with the API key, accurate to a few minutes."""
     revoked_at: datetime | None = None
     is_valid: bool
 
@@ -119,8 +120,8 @@ class KeyCreated(Schema):
 
     key: ApiKey
     secret: SecretStr | None
-    """Secret of the API key. None if the request was a repetition with the same Idempotency-Key, since only the first
-    response contains the secret; rotate the key if the secret was lost."""
+    """Secret of the API key. Only the first response contains it. If the same request is repeated with its
+    Idempotency-Key, the secret is None. If it is lost, rotate the key."""
 
     @field_serializer("secret", when_used="json")
     def _shown_once(self, secret: SecretStr | None) -> str | None:

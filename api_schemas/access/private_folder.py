@@ -11,11 +11,12 @@ from collections import deque
 from pathlib import Path
 
 _MAX_LINKS = 40
-"""Number of symbolic links in one path after which the kernel gives up (path_resolution(7))."""
+"""Maximum number of symbolic links in a path. The kernel gives up beyond the same number (path_resolution(7))."""
 
 
 def of_this_user(parent: Path) -> Path:
-    """Path of this user's own folder in a folder that several users share, such as /tmp; `make` creates it."""
+    """Return the path of a folder that belongs to this user alone, inside a folder that several users share, such as
+    /tmp. `make` creates it."""
     return parent / f"shardtune-{os.geteuid()}"
 
 
@@ -51,7 +52,8 @@ def make(path: Path, field: str, *, is_shared_place: bool = False) -> Path:
 
 
 def _walk(path: Path, field: str) -> Path:
-    """Follow a path component by component, and make missing folders; return the path without links."""
+    """Follow a path component by component, create folders that are missing, and return the path with its links
+    resolved."""
     here, rest, links = Path("/"), deque(path.absolute().parts[1:]), 0
     while rest:
         name = rest.popleft()
@@ -84,8 +86,8 @@ def _status_or_make(path: Path) -> os.stat_result:
 
 
 def _require_trusted(child: Path, status: os.stat_result, parent: Path, path: Path, field: str) -> None:
-    """Reject a link or folder that another user has placed in a folder where everyone can write, as the kernel's
-    `protected_symlinks` does for links.
+    """Reject a link or folder that another user has placed in a folder where everyone can write. The kernel's
+    `protected_symlinks` does the same for links.
 
     A link or folder in a directory where not everyone can write is trusted, whoever owns it: the person who named the
     path chose that directory.

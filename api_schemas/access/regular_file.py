@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 MOST_BYTES = 64 << 20
-"""Maximum number of bytes of a file that is read as a whole, unless its reader says otherwise."""
+"""Default maximum number of bytes of a file that is read as a whole."""
 
 _KINDS = {
     stat.S_IFDIR: "it is a folder",
@@ -21,11 +21,11 @@ _KINDS = {
 
 
 class IrregularFile(ValueError):
-    """Error: the path names no regular file, or one that is too large; the message is the reason."""
+    """Error: a path does not name a regular file, or the file is too large. The message gives the reason."""
 
 
 class TooLarge(IrregularFile):
-    """Error: the file has more bytes than its reader accepts."""
+    """Error: a file has more bytes than the program that reads it accepts."""
 
 
 def open_regular(path: Path, most_bytes: int = MOST_BYTES) -> BinaryIO:

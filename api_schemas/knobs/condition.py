@@ -8,27 +8,33 @@ from shardtune.api_schemas.training.search_space import KnobValue
 
 @dataclass(frozen=True)
 class When:
-    """Condition under which the search tries other values of a knob than its default; all parts must hold."""
+    """Condition under which the search tries values of a knob other than its default. All parts of the condition must
+    hold."""
 
     on_gpu: bool | None = None
-    """Device on which the knob has an effect: GPUs (true), CPU ranks (false), or both (None)."""
+    """Device on which the knob has an effect: only GPUs (True), only CPU ranks (False), or both (None)."""
     has_peers: bool = False
-    """Whether the knob needs more than one rank."""
+    """Whether the knob has an effect only if there is more than one rank."""
     accumulates: bool | None = None
-    """Whether the knob needs several micro batches per step (true) or a single one (false)."""
+    """Whether the knob needs several micro batches per step (True) or exactly one (False). If None, their number does
+    not matter."""
     is_named: bool = False
-    """Whether the search tries the knob only where the user limits it."""
+    """Whether the search tries the knob only if the user's search space names it."""
     or_named: bool = False
-    """Whether a user's limit on the knob fulfils the condition without its other parts."""
+    """Whether it suffices that the user's search space names the knob: the other parts of the condition then need not
+    hold."""
     others: Mapping[str, tuple[KnobValue, ...]] = field(default_factory=dict)
-    """Values that knobs drawn earlier must have for the knob to have an effect, by name of the earlier knob."""
+    """Values that other knobs must have for this knob to have an effect, by the name of the other knob. The search
+    draws the other knobs first."""
     above: Mapping[str, int] = field(default_factory=dict)
-    """Numbers that knobs drawn earlier must exceed for the knob to have an effect, by name of the earlier knob."""
+    """Numbers that other knobs must exceed for this knob to have an effect, by the name of the other knob. The search
+    draws the other knobs first."""
 
     def holds(
         self, *, on_gpu: bool, has_peers: bool, accumulates: bool, is_named: bool, drawn: Mapping[str, KnobValue]
     ) -> bool:
-        """Whether the condition holds for a study's ranks, the user's limits and the knobs drawn so far."""
+        """Whether the condition holds for a study's ranks, the knobs that the user's search space names, and the values
+        drawn so far."""
         if self.or_named and is_named:
             return True
         # Most conditions end here, at the device or the user's limits.

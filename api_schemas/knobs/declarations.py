@@ -16,15 +16,16 @@ from shardtune.api_schemas.knobs.knob import Knob
 
 @cache
 def knobs_by_field(model: type[BaseModel]) -> dict[str, Knob]:
-    """Return the knobs that a schema class declares, by field, each completed with the kind, range and default of its
-    field."""
+    """Return the knobs that a schema class declares, by the name of their field. Kind, range and default of each knob
+    are taken from the field."""
     declared = ((name, info, _declaration(info)) for name, info in model.model_fields.items())
     return {name: _completed(knob, info) for name, info, knob in declared if knob is not None}
 
 
 @cache
 def knobs_of(model: type[BaseModel]) -> dict[str, Knob]:
-    """Return the knobs that a schema class declares, by name in the search space, fields of nested values included."""
+    """Return the knobs that a schema class declares, by their name in the search space. Knobs declared in the fields of
+    nested values are included."""
     knobs: dict[str, Knob] = {}
     for field, knob in knobs_by_field(model).items():
         name = knob.knob or field
@@ -34,14 +35,15 @@ def knobs_of(model: type[BaseModel]) -> dict[str, Knob]:
 
 
 def backend_knobs(models: tuple[type[BaseModel], ...]) -> dict[str, Knob]:
-    """Return the knobs of several schema classes by name; of a knob that several declare, the first declaration."""
+    """Return the knobs of several schema classes by name. If several classes declare the same knob, the first
+    declaration is returned."""
     return {name: knob for model in reversed(models) for name, knob in knobs_of(model).items()}
 
 
 def keyed(config: BaseModel, consumer: Consumer) -> dict[str, Any]:
-    """Return the fields of an exported file that take a knob's value unchanged, by their names in the consumer (program
-    of the export), in the order of the configuration's fields; knobs that do not exist with the configuration's other
-    values are left out."""
+    """Return the fields of an exported file that take the value of a knob unchanged, each with its value. The names are
+    those of `consumer`, the program that reads the file. Knobs that do not exist with the configuration's other values
+    are left out."""
     return {
         statement.name: getattr(config, field)
         for field, knob in knobs_by_field(type(config)).items()
@@ -50,8 +52,8 @@ def keyed(config: BaseModel, consumer: Consumer) -> dict[str, Any]:
 
 
 def calls(config: BaseModel, consumer: Consumer) -> dict[str, Any]:
-    """Return the methods of the sharded model by which the consumer (program of an export) applies a knob, each with
-    its argument; knobs at their default need no call."""
+    """Return the methods of the sharded model that apply a knob in `consumer` (the program that reads an export), each
+    with its argument. A knob at its default needs no call."""
     return {
         statement.method: getattr(config, field)
         for field, knob in knobs_by_field(type(config)).items()
@@ -60,8 +62,8 @@ def calls(config: BaseModel, consumer: Consumer) -> dict[str, Any]:
 
 
 def lost_fields(config: BaseModel, consumer: Consumer) -> dict[str, Any]:
-    """Return the values with which the consumer (program of an export) trains where it cannot express a knob, by
-    field."""
+    """Return the value with which `consumer` (the program that reads an export) trains, for each field of the
+    configuration that it cannot express."""
     return {
         field: knob.default if statement.runs is None else statement.runs
         for field, knob in knobs_by_field(type(config)).items()
@@ -70,8 +72,8 @@ def lost_fields(config: BaseModel, consumer: Consumer) -> dict[str, Any]:
 
 
 def reasons(config: BaseModel, consumer: Consumer) -> dict[str, str]:
-    """Return the reasons why the consumer (program of an export) cannot express knobs of the configuration, by
-    field."""
+    """Return the reason why `consumer` (the program that reads an export) cannot express a setting of the
+    configuration, by the name of the field."""
     return {
         field: statement.reason
         for field, knob in knobs_by_field(type(config)).items()
@@ -80,7 +82,8 @@ def reasons(config: BaseModel, consumer: Consumer) -> dict[str, str]:
 
 
 def variables(config: BaseModel) -> dict[str, str]:
-    """Return the environment variables that take a knob's value, by name; knobs at their default set none."""
+    """Return the environment variables whose value is that of a knob, by the name of the variable. A knob at its
+    default sets none."""
     return {
         knob.variable: str(getattr(config, field))
         for field, knob in knobs_by_field(type(config)).items()
@@ -89,7 +92,7 @@ def variables(config: BaseModel) -> dict[str, str]:
 
 
 def phrases(config: BaseModel) -> list[str]:
-    """Return the words with which each knob appears in the configuration's one-line description."""
+    """Return the words for each knob in the one-line description of the configuration."""
     words = (knob.phrase(getattr(config, field)) for field, knob in knobs_by_field(type(config)).items())
     return [word for word in words if word]
 
@@ -111,7 +114,7 @@ def _parts(info: FieldInfo, knob: Knob) -> Iterator[tuple[str, Knob]]:
 
 
 def _completed(knob: Knob, info: FieldInfo) -> Knob:
-    """Complete a knob from the declaration of its field: kind, words, range and default."""
+    """Return the knob with what the declaration of its field says: kind, allowed words, range and default."""
     kinds = _kinds(info.annotation)
     literals = [value for kind in kinds if get_origin(kind) is Literal for value in get_args(kind)]
     changes: dict[str, Any] = {"default": None if info.is_required() else info.default}
@@ -131,7 +134,7 @@ _PLAIN: tuple[tuple[type, str], ...] = ((bool, "bool"), (int, "int"), (float, "n
 
 
 def _kinds(annotation: Any) -> tuple[Any, ...]:
-    """Return the members of a union, or the type itself."""
+    """Return the member types of a union; any other type is its only member."""
     return get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else (annotation,)
 
 

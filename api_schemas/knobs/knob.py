@@ -15,77 +15,84 @@ ALWAYS = When()
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Knob:
-    """Knob: one dimension of the search space, declared as metadata of its pydantic field. `knobs_of` fills in what the
-    field itself says: kind, legal values and default."""
+    """Knob, which is one dimension of the search space. It is declared as metadata of its pydantic field, and
+    `knobs_of` adds what the field itself says: kind, legal values and default."""
 
     help: str
-    """Explanation of the knob in one sentence of plain text, shown beside its name."""
+    """Explanation of the knob in one sentence of plain text, shown next to its name."""
     name: str = ""
-    """Display name; empty: derived from the knob's own name."""
+    """Display name of the knob. If empty, it is derived from the knob's name in the search space."""
     value_names: Mapping[str, str] = field(default_factory=dict)
-    """Display texts of values that are not self-explanatory, by value as text."""
+    """Texts to display for values of the knob that do not explain themselves, by the value as text."""
     phrases: Mapping[str, str] = field(default_factory=dict)
-    """Words in a configuration's one-line description, by value as text; `*` stands for every other value than the
-    default, and `{value}` in the words for the value."""
+    """Words for a value of the knob in the one-line description of a configuration, by the value as text. The key `*`
+    stands for all other values except the default, and `{value}` in the words is replaced by the value."""
 
     kind: Kind = "word"
-    """Type of the knob's values. `group` is a boolean or an integer, as `reshard_after_forward` is."""
+    """Type of the knob's values. `group` means a boolean or an integer, as `reshard_after_forward` has."""
     words: tuple[str, ...] = ()
-    """Words that a knob of kind `word` may have as its value; empty: the literals in the field's type."""
+    """Values that a knob of kind `word` may have. If empty, they are the literals in the type of its field."""
     minimum: float | None = None
-    """Smallest legal number; None: the minimum of the knob's field, or 1 if the field has none."""
+    """Smallest legal number. If None, it is the minimum of the knob's field, or 1 if the field has none."""
     maximum: float | None = None
-    """Largest legal number; None: the maximum of the knob's field, if it has one."""
+    """Largest legal number. If None, it is the maximum of the knob's field; without one, there is no limit."""
     step: int = 1
-    """Number that every integer value must be a multiple of."""
+    """Number of which every integer value of the knob must be a multiple."""
     default: Any = None
-    """Default value of the knob's field; filled in by `knobs_of`."""
+    """Default value of the knob, which is the default of its field; `knobs_of` fills it in."""
 
     tries: tuple[KnobValue, ...] = ()
-    """Candidate values that the search tries in any study; empty: a function of the study computes them."""
+    """Values of the knob that the search tries in any study. If empty, a function computes them for each study."""
     when: When = ALWAYS
-    """Condition under which the knob has an effect; elsewhere it has its default, or the user's pinned value."""
+    """Condition under which the knob has an effect. If it does not hold, the knob keeps its default, or the value to
+    which the user has fixed it."""
     within: Mapping[str, tuple[KnobValue, ...]] = field(default_factory=dict)
-    """Values that other knobs of the backend must have, by those knobs' names. With any other value this knob does not
-    exist: it is neither drawn nor written for the backend's library."""
+    """Values that other knobs of the same backend must have for this knob to exist, by the names of the other knobs.
+    Otherwise the search does not draw it, and exports do not write it."""
     accepts_own_values: bool = False
-    """Whether a user's own values replace the search's candidates; otherwise they only select among the candidates, so
-    that a divisor remains a divisor."""
+    """Whether a user's values for the knob replace those that the search would try. If False, they only select among
+    these, which ensures for example that a divisor remains a divisor."""
 
     lightest: KnobValue | Literal["min", "max"] | None = None
-    """Value that uses the least memory; None where that depends on other knobs."""
+    """Value of the knob with which training uses the least memory; `min` and `max` stand for the smallest and largest
+    value. None if that depends on other knobs."""
     memory_order: tuple[KnobValue, ...] = ()
-    """Values from least to most memory, where that order always holds."""
+    """Values of the knob in the order of the memory that they use, least first. Empty if there is no order that always
+    holds."""
     grows_memory: bool = False
-    """Whether a larger number uses at least as much memory."""
+    """Whether a larger number never uses less memory than a smaller one."""
     places_states: bool = False
-    """Whether the knob decides where model states or samples are placed: memory of two configurations is comparable
-    only where the knob is equal."""
+    """Whether the knob decides which rank holds which model states or samples. The memory of two configurations can be
+    compared only if they agree in this knob."""
     makes_twins: bool = False
-    """Whether configurations that differ only in this knob count as one candidate if the predictor predicts the same
-    step for them, because the knob only divides or copies the same work. False for a knob whose effect the predictor
-    does not know."""
+    """Whether two configurations that differ only in this knob count as one candidate of the search if the predictor
+    predicts the same step for both. True for knobs that only divide or copy the same work. False for knobs whose effect
+    the predictor does not know."""
     without_term: str = ""
-    """Reason why no prediction changes with the knob; empty if predictions depend on it."""
+    """Reason why predictions do not depend on the knob; empty if they do."""
 
     variable: str = ""
-    """Environment variable of the ranks that takes the knob's value, in trials and in every export, unless the value is
-    the default. Code in `rank_environment` sets variables of another form."""
+    """Environment variable that is set to the value of the knob on all ranks, in trials and in every export, unless the
+    value is the default. A variable of another form is set by code in `rank_environment`."""
     exports: Mapping[Consumer, Statement] = field(default_factory=dict)
-    """Statement about the knob for each consumer (program of an export) that knows the knob's backend. A knob that is
-    an environment variable needs none."""
+    """Statement how to express the knob, for each program that reads an export and supports the knob's backend. A knob
+    that is an environment variable (`variable`) needs no statement."""
 
     values_text: str = ""
-    """Candidate values as the reference page prints them (Markdown); empty: the page prints the values of `tries`."""
+    """Values of the knob as the reference page prints them (Markdown). If empty, the page prints the values of
+    `tries`."""
     when_text: str = ""
-    """Condition as the reference page prints it (Markdown); empty: the page prints `when` and `within`."""
+    """Condition of the knob as the reference page prints it (Markdown). If empty, the page prints `when` and
+    `within`."""
     upstream: str = ""
-    """Library's own name of the knob (Markdown); empty: the field's name."""
+    """Name of the setting in the library that implements it (Markdown). If empty, it is the name of the knob's
+    field."""
 
     knob: str = ""
-    """Name in the search space; empty: the field's name."""
+    """Name of the knob in the search space. If empty, it is the name of the knob's field."""
     parts: Mapping[str, "Knob"] = field(default_factory=dict)
-    """Knobs of the fields of a nested value, by field; each is named after this knob and its field."""
+    """Knobs inside a nested value, by the field of that value. Each gets a name made of this knob's name and the
+    field."""
 
     def accepts(self, value: KnobValue) -> bool:
         """Whether the value has the type and range that the knob accepts."""
@@ -105,7 +112,7 @@ class Knob:
                 assert_never(self.kind)
 
     def expected(self) -> str:
-        """Description of the values that the knob accepts, for error messages."""
+        """Return a description of the values that the knob accepts, for error messages."""
         match self.kind:
             case "bool":
                 return "true or false"
@@ -121,7 +128,8 @@ class Knob:
                 assert_never(self.kind)
 
     def phrase(self, value: KnobValue) -> str:
-        """Words for a value in a configuration's one-line description; empty for a value that goes without saying."""
+        """Return the words for a value in the one-line description of a configuration. They are empty for a value that
+        need not be mentioned."""
         if not self.phrases:
             return ""
         words = self.phrases.get(value_text(value), "" if value == self.default else self.phrases.get("*", ""))

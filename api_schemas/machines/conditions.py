@@ -11,11 +11,11 @@ from shardtune.api_schemas.names import ONE_LINE
 Text = Annotated[str, Field(max_length=200, pattern=ONE_LINE)]
 _MOST_DEVICES = 256
 MOST_PROGRAMS = 5
-"""Maximum number of programs named in a run's conditions."""
+"""Maximum number of programs that the state of the machines during a run names."""
 
 
 class ProgramLoad(Schema):
-    """CPU cores that one program (all of its processes together) used on average, as `top` would show it."""
+    """Average number of CPU cores that one program used, summed over all of its processes, as `top` would show it."""
 
     name: Text = Field(examples=["clang"])
     """Short name of the program, without its command line."""
@@ -24,14 +24,15 @@ class ProgramLoad(Schema):
 
 
 def program_names(programs: Sequence[ProgramLoad]) -> str:
-    """Name programs with their CPU cores, as `top` would: `chrome on 0.9 cores, cc1plus on 0.4 cores`."""
+    """Return the names of programs with the CPU cores that each used, such as `chrome on 0.9 cores, cc1plus on 0.4
+    cores`."""
     return ", ".join(f"{program.name} on {program.cores:.1f} cores" for program in programs)
 
 
 MAX_THROTTLED_FRACTION = 0.1
 FEWEST_THROTTLED_SAMPLES = 3
-"""Minimum number of samples with lowered clocks for a GPU to count as throttled; their fraction of the run must also be
-above `MAX_THROTTLED_FRACTION`."""
+"""Minimum number of samples with lowered clocks at which a GPU counts as throttled. Their fraction of the run's samples
+must also be above `MAX_THROTTLED_FRACTION`."""
 
 
 class DeviceSeen(Schema):
@@ -41,21 +42,22 @@ class DeviceSeen(Schema):
     host: Text | None = None
     """Name of the host that contains the GPU; None from workers of older releases."""
     memory_before_gib: float
-    """GPU memory in GiB in use before the ranks started."""
+    """GPU memory in GiB that was in use before the ranks started."""
     foreign_processes: tuple[Text, ...] = Field(default=(), max_length=500)
-    """Compute processes on the GPU that did not belong to the run, each as `pid (memory)`."""
+    """Compute processes on the GPU that did not belong to the run, each as its process id and memory: `pid (memory)`.
+    """
     throttled_fraction: float | None
-    """Fraction of samples (one per second) at which heat, power brake or hardware lowered the GPU's clocks; a power cap
-    is normal and not counted. None if the GPU does not report it."""
+    """Fraction of samples (one per second) in which heat, the power brake or the hardware lowered the GPU's clocks. The
+    power cap is not counted, because it is normal. None if the GPU does not report it."""
     throttle_reasons: tuple[Text, ...] = Field(default=(), max_length=100)
     power_capped_fraction: float | None
     """Fraction of samples (one per second) at which the software power cap lowered the GPU's clocks; None if the GPU
     does not report it."""
     samples: int | None = Field(default=None, ge=0)
-    """Number of samples (one per second) from which the GPU's fractions and means are calculated; None from workers of
-    older releases."""
+    """Number of samples, one per second, behind the GPU's fractions and means. None from workers of older releases."""
     sm_clock_mhz: float | None = Field(default=None, ge=0, allow_inf_nan=False)
-    """Mean clock of the GPU's multiprocessors in MHz over the samples; None if the GPU does not report it."""
+    """Mean clock of the GPU's multiprocessors in MHz, over the samples (one per second); None if the GPU does not
+    report it."""
     power_w: float | None = Field(default=None, ge=0, allow_inf_nan=False)
     """Mean power draw of the GPU in watts; None if the GPU does not report it."""
     temperature_c: float | None = Field(default=None, allow_inf_nan=False)
@@ -67,7 +69,8 @@ class DeviceSeen(Schema):
 
     @property
     def is_throttled(self) -> bool:
-        """Whether heat, power brake or hardware lowered the GPU's clocks for a relevant part of the run."""
+        """Whether heat, the power brake or the hardware lowered the GPU's clocks so long that the run's speed is
+        doubtful."""
         if self.throttled_fraction is None or self.throttled_fraction <= MAX_THROTTLED_FRACTION:
             return False
         # One sample of a short run is a tenth of it, and reports an instant.
@@ -75,12 +78,12 @@ class DeviceSeen(Schema):
 
     @property
     def is_quiet(self) -> bool:
-        """Whether the GPU showed no foreign processes, throttling or errors during the run."""
+        """Whether the GPU was undisturbed during the run: no foreign processes, no throttling and no errors."""
         return not (self.foreign_processes or self.throttled_fraction or self.xids or self.uncorrected_ecc)
 
 
 class NodeConditions(Schema):
-    """State of one host and its ranks during a run. None in a field: could not be observed."""
+    """State of one host and its ranks during a run. A field that is None could not be observed."""
 
     host: Text
     first_rank: int = Field(ge=0)
@@ -89,7 +92,7 @@ class NodeConditions(Schema):
     memory_available_gib: float | None = None
     cpu_throttled_s: float | None = None
     oom_kills: int = Field(default=0, ge=0)
-    """Number of processes of the ranks' control group that the kernel's out-of-memory killer ended."""
+    """Number of processes that the kernel's out-of-memory killer ended in the control group of the ranks."""
     interface: Text | None = None
     """Network interface used between the hosts of the run; None on a single host."""
 
@@ -99,30 +102,34 @@ class NodeConditions(Schema):
 
 
 class Conditions(Schema):
-    """State of the machines during one run; over several hosts, each figure is the worst host's. None in a field: could
-    not be observed."""
+    """State of the machines during one run. If there are several hosts, each figure is that of the host in the worst
+    state. A field that is None could not be observed."""
 
     nodes: tuple[NodeConditions, ...] = Field(default=(), max_length=1000)
     """State of each host of the run; empty from workers of older releases."""
     devices: tuple[DeviceSeen, ...] = Field(default=(), max_length=_MOST_DEVICES)
-    """State of each GPU of the run. If the list is shortened, GPUs with something unusual come first."""
+    """State of each GPU of the run. If the list is too long and is cut, GPUs with something unusual come first."""
     foreign_cpu_cores: float | None = None
     """Average number of CPU cores that processes other than the ranks used during the run."""
     foreign_programs: tuple[ProgramLoad, ...] = Field(default=(), max_length=MOST_PROGRAMS)
-    """Programs behind `foreign_cpu_cores`, busiest first. Empty: nothing was busy, or the worker cannot see the
-    processes, such as those outside of its container."""
+    """Programs that used the CPU cores of `foreign_cpu_cores`, busiest first. If empty, nothing was busy, or the worker
+    cannot see the processes, such as those outside of its container."""
     memory_available_gib: float | None = None
-    """Host memory in GiB available before the ranks started, within the control group's limit."""
+    """Host memory in GiB that was available before the ranks started, within the memory limit of the worker's control
+    group."""
     cpu_throttled_s: float | None = None
-    """Seconds during which the control group's CPU limit stopped threads, summed over CPUs."""
+    """Seconds for which threads were stopped by the CPU limit of the worker's control group, summed over CPUs."""
     rank_pace_s: tuple[float, ...] = Field(default=(), max_length=5000)
-    """Seconds each rank took for the same small calculation before training; a much slower rank is a straggler."""
+    """Seconds that each rank took for the same small calculation before training. A rank that takes much longer than
+    the others would slow all of them down (a straggler)."""
     co_tenants: int = Field(default=0, ge=0)
-    """Workers that ran something on other devices of the host during the run, according to the service's leases."""
+    """Names of workers on the same host that executed something on its other devices during the run, according to the
+    service's leases."""
 
     @classmethod
     def joined(cls, parts: Sequence["Conditions"]) -> "Conditions":
-        """Combine the observed states of several hosts, in the order of their ranks, or of several launches."""
+        """Return one state for several observed ones: those of several hosts, in the order of their ranks, or of
+        several launches."""
         devices = [device for part in parts for device in part.devices]
         busiest = max(parts, key=lambda part: part.foreign_cpu_cores or 0.0, default=cls())
         return cls(

@@ -11,7 +11,8 @@ from shardtune.api_schemas.machines.hardware import Fingerprint
 
 
 class Freshness(StrEnum):
-    """Whether the machines still match the fingerprint under which a recommendation was measured."""
+    """Whether the machines still match the fingerprint (hardware and software versions) under which a recommendation
+    was measured."""
 
     FRESH = "fresh"
     STALE = "stale"
@@ -27,7 +28,7 @@ class Effect(StrEnum):
 
 
 class FieldChange(Schema):
-    """Field in which two fingerprints (hardware and software versions) differ in a relevant way."""
+    """Field in which two fingerprints (hardware and software versions) differ so that measurements are affected."""
 
     field: str
     was: JsonValue
@@ -35,7 +36,7 @@ class FieldChange(Schema):
     effect: Effect
 
     def describe(self) -> str:
-        """Return a sentence part that describes the changed field with its old and new value."""
+        """Return a part of a sentence that names the changed field with its old and its new value."""
         return f"{self.field} {self.was} → {self.now}"
 
 
@@ -47,14 +48,15 @@ class FingerprintHolder(Schema):
     """Name of the worker that had the fingerprint."""
     since: datetime
     until: datetime | None
-    """End of the period; None if the worker still has the fingerprint, or had it at its last contact."""
+    """End of the period in which the worker had the fingerprint. None if the worker still has it, or had it when it was
+    last in contact."""
     is_live: bool
-    """Whether the worker has the fingerprint now and is live (was in contact recently)."""
+    """Whether the worker has the fingerprint now and is live, which means that it was in contact recently."""
     predecessor_id: str | None
     """Id of the fingerprint that the worker had before this one."""
     changes: tuple[FieldChange, ...]
-    """Fields changed since the worker's previous fingerprint. A value that was unknown before does not count as a
-    change."""
+    """Fields of the fingerprint that differ from the worker's previous fingerprint. A value that was not known before
+    does not count as a change."""
 
 
 class FingerprintRecord(Schema):
@@ -63,8 +65,7 @@ class FingerprintRecord(Schema):
     fingerprint_id: str
     fingerprint: Fingerprint
     is_overridden: bool
-    """Whether some fields were declared with `--fingerprint-override`, so that the fingerprint is not of a real
-    machine."""
+    """Whether some fields were declared with `--fingerprint-override`. Such a fingerprint describes no real machine."""
     first_seen_at: datetime
     is_current: bool
     """Whether any worker, live or not, currently has the fingerprint."""

@@ -13,37 +13,40 @@ GB = 1e9
 
 @dataclass(frozen=True)
 class GpuModel:
-    """GPU model with its published memory and rates (per second)."""
+    """GPU model with its memory and its peak rates as published. Rates are per second."""
 
     name: str
     aliases: tuple[str, ...]
     architecture: str
     peak_flops: float | None
-    """Peak FLOP/s in bf16 without sparsity (fp16 if the card has no bf16); a multiply-add counts as two."""
+    """Peak FLOP/s in bf16 without sparsity, or in fp16 if the card has no bf16. A multiply-add counts as two
+    operations."""
     memory_gib: float | None
-    """Memory in GiB as the device reports it: a card's nominal GB of HBM are 10^9 or 2^30 bytes, depending on the
-    model."""
+    """Memory in GiB as the device reports it. The GB of HBM that a vendor states mean 10^9 or 2^30 bytes, depending on
+    the model."""
     memory_bytes_per_s: float | None
     link_bytes_per_s: float | None
-    """Bandwidth of the link between GPUs of one node (such as NVLink) in bytes per second, per GPU and direction; None
-    if the GPUs are joined by PCIe only."""
+    """Bandwidth of the link that joins the GPUs of one node, such as NVLink, in bytes per second, per GPU and
+    direction. None if PCIe alone joins them."""
     host_link_bytes_per_s: float
     network_bytes_per_s: float
     """Network bandwidth in bytes per second, per GPU and direction, in a typical cluster of this GPU generation."""
     sources: tuple[tuple[str, str], ...] = ()
     doubts: tuple[tuple[str, str], ...] = ()
-    """Figures of this GPU model that are assumptions or whose source was not checked, as field and reason."""
+    """Figures of this GPU model that are assumed, or whose source was not checked: the name of the field, and the
+    reason."""
 
     @property
     def peer_bytes_per_s(self) -> float:
-        """Bandwidth between GPUs of one node in bytes per second: over NVLink or a similar link, else through the host."""
+        """Bandwidth between the GPUs of one node, in bytes per second: over NVLink or a similar link if they have one,
+        otherwise through the host."""
         return self.link_bytes_per_s or self.host_link_bytes_per_s
 
 
 # Vendors sell 80 and 40 "GB" of HBM that torch sees as 79.1-79.2 and 39.4 GiB: nominal GB are GiB less about 1 %.
 _USABLE = 0.99
 _BINARY_GIB = {"H200-SXM-141GB": 139.8, "GH200-141GB": 139.8, "H100-SXM-96GB-HBM2e-500W": 95.0, "B200-SXM-180GB": 178.4}
-"""Memory in GiB, as torch prints it, of GPUs whose nominal memory is in decimal GB."""
+"""Memory in GiB, as torch prints it, of GPUs whose stated memory is in GB of 10^9 bytes; by the stated memory."""
 
 
 @cache

@@ -14,35 +14,36 @@ from shardtune.api_schemas.names import ONE_LINE, DeviceName, OwnName, printable
 from shardtune.api_schemas.protocol import Since
 
 MOST_RANKS = 100_000
-"""Maximum number of ranks of a cluster. The time of a search grows with the number of divisors of the number of
-ranks."""
+"""Maximum number of ranks of a cluster. Searches take longer for numbers of ranks that have many divisors."""
 MOST_MEMORY_GIB = 1e6
 """Maximum memory of one rank in GiB."""
 Fact = Annotated[str, Field(max_length=500, pattern=ONE_LINE)]
-"""Text of a hardware or software fact that a machine reports about itself."""
+"""Text in which a machine reports a fact about its hardware or software, such as the GPU's name or the driver's
+version."""
 
 
 class Cluster(Schema):
     """Hardware on which one trial runs. Memory is in GiB (2^30 bytes), bandwidth in GB/s (10^9 bytes per second)."""
 
     device: Literal["cuda", "cpu"] = "cuda"
-    """Device type of the ranks. `cpu`: ranks are processes without an accelerator that communicate over gloo."""
+    """Device type of the ranks. With `cpu`, ranks are processes without an accelerator, which communicate through
+    gloo."""
     gpu: DeviceName = "cpu"
     """GPU model name as NVML prints it, such as `NVIDIA H100 80GB HBM3`; `cpu` for CPU ranks."""
     nodes: int = Field(default=1, ge=1, le=100_000)
     gpus_per_node: int = Field(ge=1, le=1024)
     """Number of GPUs per node; for CPU ranks, number of processes per node."""
     memory_gib: float = Field(gt=0, le=MOST_MEMORY_GIB)
-    """Memory of one GPU in GiB. For CPU ranks the declared limit of one rank; a run above it fails as `over_limit`,
-    never as OOM."""
+    """Memory of one GPU in GiB. For CPU ranks, it is the limit declared for one rank. A rank that exceeds the limit
+    fails as `over_limit`, and never as out of memory."""
     host_memory_gib: float = Field(gt=0, le=1e9)
-    """Memory of one node in GiB, used for offloading."""
+    """Host memory of one node in GiB, which offloading uses."""
     intra_node_gb_per_s: float | None = Field(default=None, gt=0, le=1e9)
-    """Bandwidth between GPUs of one node in GB/s, per GPU and direction; None if unknown."""
+    """Bandwidth between the GPUs of one node, in GB/s per GPU and direction; None if it is not known."""
     inter_node_gb_per_s: float | None = Field(default=None, gt=0, le=1e9)
-    """Bandwidth between nodes in GB/s, per node and direction; None if unknown."""
+    """Bandwidth between nodes, in GB/s per node and direction; None if it is not known."""
     host_link_gb_per_s: float | None = Field(default=None, gt=0, le=1e9)
-    """Bandwidth between GPU and host memory in GB/s, per GPU and direction; None if unknown."""
+    """Bandwidth between a GPU and the host's memory, in GB/s per GPU and direction; None if it is not known."""
 
     @field_validator("gpus_per_node")
     @classmethod
@@ -64,7 +65,8 @@ _SHORT_FORM = r"^(local|([0-9]+x)?[0-9]+x[A-Za-z0-9][A-Za-z0-9._-]*)$"
 
 
 def _known_form(value: object) -> object:
-    """Reject text that names no cluster, so that the error refers to the field and not to one of its accepted forms."""
+    """Reject a text that names no cluster here, so that the error names the field and not one of the forms that the
+    field accepts."""
     if isinstance(value, str) and not re.fullmatch(_SHORT_FORM, value):
         raise ValueError(
             f"cluster ({value[:100]!r}) must be 'local', a short form such as 8xh100 or 4x8xa100-80gb, or spelt out"
@@ -73,21 +75,21 @@ def _known_form(value: object) -> object:
 
 
 ClusterName = Annotated[str, Field(max_length=100, pattern=_SHORT_FORM)]
-"""Short name of a cluster: `local`, or the number of hosts (default 1), GPUs per host and a GPU name of the catalogue,
-such as `8xh100` or `4x8xa100-80gb`."""
+"""Short name of a cluster: `local`, or number of hosts × GPUs per host × name of the GPU in the catalogue, such as
+`4x8xa100-80gb`. The number of hosts may be left out for a single host (`8xh100`)."""
 ClusterChoice = Annotated[
     Cluster | ClusterName, BeforeValidator(_known_form, json_schema_input_type=Cluster | ClusterName)
 ]
-"""Cluster in a request: in full, or by its short name."""
+"""Cluster in a request: an object with all fields, or the short name of a cluster, such as `8xh100`."""
 
 
 class Fingerprint(Schema):
-    """Hardware and software versions under which a measurement was made; None in a field means unknown.
-    `tuner.freshness.fingerprints` decides which differences count."""
+    """Hardware and software versions under which a measurement was made. A field that is None is not known.
+    `tuner.freshness.fingerprints` decides which differences make measurements incomparable."""
 
     version: Literal[1, 2, 3, 4] = 4
-    """Version of the fingerprint's list of fields. Version 1 ends at `host_memory_gib`, 2 lacks `native_dtypes`, 3
-    lacks `environment`; stored fingerprints and workers of earlier releases have these versions."""
+    """Version of the list of fields in a fingerprint. Fingerprints stored by earlier releases have fewer fields:
+    version 1 ends at `host_memory_gib`, version 2 lacks `native_dtypes`, and version 3 lacks `environment`."""
     device: Literal["cuda", "cpu"]
     gpu: Fact
     gpu_count: int = Field(ge=0, le=100_000)
@@ -105,11 +107,14 @@ class Fingerprint(Schema):
     host_memory_gib: float = Field(ge=0, le=1e9)
     nodes: int | None = Field(default=None, ge=1)
     gpu_links: Fact | None = None
-    """Number of GPU pairs for each kind of link, in the notation of `nvidia-smi topo -m`, such as `28×NV18`."""
+    """Number of pairs of GPUs for each kind of link between them, in the notation of `nvidia-smi topo -m`, such as
+    `28×NV18`."""
     pcie_gb_per_s: float | None = Field(default=None, gt=0)
-    """PCIe bandwidth in GB/s per GPU and direction, from the link's generation and negotiated width."""
+    """PCIe bandwidth in GB/s per GPU and direction, calculated from the generation and the negotiated width of the
+    link."""
     sm_clock_mhz: int | None = Field(default=None, gt=0)
-    """SM clock of the GPU in MHz: the application clock if one is set, else the highest."""
+    """Clock of the GPU's multiprocessors (SM) in MHz: the application clock if one is set, otherwise the highest
+    possible."""
     memory_clock_mhz: int | None = Field(default=None, gt=0)
     power_limit_w: float | None = Field(default=None, gt=0)
     """Power limit of one GPU in watts, as set by the machine's administrator."""
@@ -119,20 +124,23 @@ class Fingerprint(Schema):
     nics: Fact | None = None
     """Number, speed and kind of the active network links, such as `8×400 Gb/s InfiniBand`."""
     intra_node_gb_per_s: float | None = Field(default=None, gt=0)
-    """Bus bandwidth in GB/s of the largest all-reduce measured within one node, rounded to the middle of a 10 %
-    band."""
+    """Bus bandwidth in GB/s of the largest all-reduce that was measured within one node. It is rounded to the middle of
+    a 10 % wide band, so that noise does not change it."""
     inter_node_gb_per_s: float | None = Field(default=None, gt=0)
-    """Bus bandwidth in GB/s of the largest all-reduce measured across nodes, rounded to the middle of a 10 % band."""
+    """Bus bandwidth in GB/s of the largest all-reduce that was measured across nodes. It is rounded to the middle of a
+    10 % wide band, so that noise does not change it."""
     native_dtypes: Fact | None = None
     """Dtypes that the device multiplies natively, such as `float32, bfloat16`; other dtypes are emulated."""
     environment: tuple[Fact, ...] | None = Field(default=None, max_length=100)
-    """`NAME=value` of the worker's environment variables that affect speed or memory (`environment_settings`)."""
+    """Environment variables of the worker that affect speed or memory, as `NAME=value` (`environment_settings` lists
+    them)."""
     overridden: tuple[Fact, ...] = Field(default=(), max_length=100)
-    """Names of the fingerprint fields replaced by `--fingerprint-override`: declared, not detected."""
+    """Names of fingerprint fields whose values were declared with `--fingerprint-override`, and not detected on the
+    machine."""
 
     def canonical_json(self) -> str:
-        """Return the fingerprint as canonical JSON text. A fingerprint of an earlier version keeps its stored text, and
-        therefore its key."""
+        """Return the fingerprint as canonical JSON text. The text of a fingerprint stored by an earlier release does
+        not change, so that its key (a hash of the text) remains the same."""
         content = self.model_dump(mode="json")
         for version, field in ((3, "native_dtypes"), (4, "environment")):
             if self.version < version:
@@ -142,68 +150,76 @@ class Fingerprint(Schema):
         return json.dumps(content, sort_keys=True, separators=(",", ":"))
 
     def first_version(self) -> "Fingerprint":
-        """Return the fingerprint reduced to the fields of version 1, under which hardware measurements are stored."""
+        """Return the fingerprint with only the fields of its version 1. Hardware measurements are stored under this
+        reduced fingerprint."""
         return Fingerprint.model_validate({name: getattr(self, name) for name in FIRST_FIELDS} | {"version": 1})
 
 
 _NAMES = tuple(Fingerprint.model_fields)
 FIRST_FIELDS = _NAMES[: _NAMES.index("nodes")]
-"""Names of the fingerprint fields of version 1, from which version 1 keys are computed."""
+"""Names of the fields in version 1 of the fingerprint. Keys of that version are computed from these fields only."""
 OVERRIDABLE = tuple(name for name in _NAMES if name not in ("version", "device", "environment", "overridden"))
-"""Names of the fingerprint fields whose reported value a worker's operator may override, to try out the effect of a
-change."""
+"""Names of the fingerprint fields that the operator of a worker may override, to try out what a change of hardware or
+software does."""
 
 _BAND_RATIO = 1.1
 
 
 def bandwidth_band(gb_per_s: float) -> int:
-    """Return the index of the 10 % wide band that contains a measured bandwidth. Adjacent bands do not count as
-    different, so that noise up to 10 % is never a change and a difference over 21 % always is."""
+    """Return the index of the 10 % wide band that contains a measured bandwidth. Two fingerprints whose bands are the
+    same or adjacent count as equal. Noise up to 10 % is therefore never a change, and a difference over 21 % always
+    is."""
     return round(math.log(gb_per_s) / math.log(_BAND_RATIO))
 
 
 def banded(gb_per_s: float) -> float:
-    """Return the middle of the 10 % band that contains a measured bandwidth, rounded to three digits."""
+    """Return the middle of the 10 % wide band that contains a measured bandwidth, rounded to three digits."""
     return float(f"{_BAND_RATIO ** bandwidth_band(gb_per_s):.3g}")
 
 
 MOST_PER_S = 1e20
-"""Maximum accepted FLOP/s or bytes per second of one device, far above any real device."""
+"""Maximum FLOP/s, or bytes per second, of one device that is accepted. It is far above any real device."""
 
 
 class CollectiveTime(Schema):
-    """Measured time of one collective of one size, run at the same time in groups of ranks that cover the cluster."""
+    """Measured time of one collective with one tensor size. All groups of ranks, which together cover the cluster, ran
+    it at the same time."""
 
     operation: Literal["all_gather", "reduce_scatter", "all_reduce"]
     bytes: int = Field(gt=0, le=1 << 50)
-    """Size in bytes of the collective's whole tensor, unsharded."""
+    """Size in bytes of the collective's whole tensor: the gathered one of an all-gather, and the unscattered one of a
+    reduce-scatter."""
     seconds: float = Field(gt=0, le=1e6)
     ranks: int | None = Field(default=None, ge=2)
-    """Number of ranks in each group; None: all ranks of the cluster."""
+    """Number of ranks in each group that ran the collective; None if all ranks of the cluster formed one group."""
     nodes: int = Field(default=1, ge=1)
-    """Number of nodes that each group spans. If equal to the number of ranks, each rank is on a different node."""
+    """Number of nodes over which each group of ranks extends. If it equals the number of ranks in the group, each rank
+    is on another node."""
 
     def bus_gb_per_s(self, ranks: int) -> float:
-        """Return the bus bandwidth of the all-reduce in GB/s as nccl-tests defines it (doc/PERFORMANCE.md): the traffic
-        of each rank's link, independent of the group size. `ranks`: ranks of the cluster, used if the group has all of
-        them."""
+        """Return the bus bandwidth of the all-reduce in GB/s, as nccl-tests defines it (doc/PERFORMANCE.md): the
+        traffic on each rank's link, which does not depend on the size of the group. `ranks` is the number of ranks of
+        the cluster, used if one group has all of them."""
         size = self.ranks or ranks
         return self.bytes / self.seconds * 2 * (size - 1) / size / 1e9
 
 
 class MeasuredHardware(Schema):
-    """Rates that one rank reaches while all ranks of its node are busy, measured by a worker in about a minute, or
-    entered by a user."""
+    """Rates that one rank reaches while all ranks of its node are busy. A worker measures them in about a minute, or a
+    user enters them."""
 
     bf16_flops: float = Field(gt=0, le=MOST_PER_S)
-    """Rate of large bf16 matrix products of one rank in FLOP/s; a multiply-add counts as two."""
+    """Rate at which one rank computes large matrix products in bf16, in FLOP/s. A multiply-add counts as two
+    operations."""
     fp32_flops: float = Field(gt=0, le=MOST_PER_S)
     copy_bytes_per_s: float = Field(gt=0, le=MOST_PER_S)
-    """Bytes per second that an elementwise kernel reads and writes, on tensors far larger than any cache."""
+    """Rate at which an elementwise kernel reads and writes memory, in bytes per second, on tensors far larger than any
+    cache."""
     launch_s: float = Field(gt=0, le=1e3)
-    """Seconds per operator of an eager training program on tiny tensors, module and autograd overhead included."""
+    """Seconds that one operator takes in an eager training program on tiny tensors, with the overhead of modules and
+    autograd."""
     host_link_bytes_per_s: float | None = Field(default=None, gt=0, le=MOST_PER_S)
-    """Bandwidth from device to pinned host memory in bytes per second; None for CPU ranks."""
+    """Bandwidth from the device to pinned memory of the host, in bytes per second; None for CPU ranks."""
     collectives: tuple[CollectiveTime, ...] = Field(default=(), max_length=200)
     """Measured times of collectives; empty for a single rank."""
 
@@ -213,8 +229,8 @@ class MeasuredHardware(Schema):
         return {"bfloat16": self.bf16_flops, "float32": self.fp32_flops}
 
     def fastest_link_bytes_per_s(self, ranks: int) -> float | None:
-        """Return the bus bandwidth of the fastest measured all-reduce over the given number of ranks; None if none was
-        measured."""
+        """Return the bus bandwidth of the fastest measured all-reduce over the given number of ranks, in GB/s. None if
+        none was measured."""
         across = [
             time for time in self.collectives if time.operation == "all_reduce" and (time.ranks or ranks) == ranks
         ]
@@ -236,37 +252,40 @@ MOST_DETAILS = 16 * 1024
 
 
 class Offer(Schema):
-    """Short part of a worker's inventory that decides which studies the worker can run; the service reads it for all
-    workers at once."""
+    """Part of a worker's inventory that decides which studies the worker can run. The service reads it for all workers
+    at once, so it is kept short."""
 
     cluster: Cluster
     """Largest cluster on which this worker can run a trial."""
     fingerprint: Fingerprint
     task_kinds: tuple[Word, ...] = Field(default=("model_summary", "trial"), max_length=50)
-    """Kinds of tasks that the worker supports. The default applies to workers of older releases, which do not send the
-    field."""
+    """Kinds of tasks that the worker supports. The default is what workers of older releases support, which do not send
+    the field."""
     own_models: tuple[OwnName, ...] = Field(default=(), max_length=1000)
     """Names of entry points in the group `shardtune.models` that the worker's owner allows."""
     own_scripts: tuple[OwnName, ...] = Field(default=(), max_length=1000)
     """Names of training scripts that the worker's owner allows."""
     adapters: tuple[Word, ...] = Field(default=(), max_length=50)
-    """Kinds of adapters that the worker can train (`lora`, `last_layers`), and `qlora` if it can train LoRA on 4-bit
-    weights. Workers of older releases send none, and get no study with an adapter."""
+    """Names of what the worker can train as an adapter: `lora`, `last_layers`, and `qlora` (LoRA on 4-bit weights) or
+    `dora`. Workers of older releases send no names, and get no study with an adapter."""
     optimizers: Annotated[tuple[Word, ...], Since(2, may_be_dropped=True)] = Field(default=(), max_length=50)
-    """Kinds of optimizers whose package the worker has (`adamw-8bit`). Those of torch need none and are not listed."""
+    """Kinds of optimizers from packages other than torch that the worker has, such as `adamw-8bit`. Optimizers that
+    need only torch are not listed."""
     float8: Annotated[tuple[Word, ...], Since(2, may_be_dropped=True)] = Field(default=(), max_length=50)
-    """Scalings with which the worker trains in float8 (`tensorwise`, `rowwise`): it has torchao, and its GPUs have float8 or
-    its CPU ranks emulate it."""
+    """Scalings with which the worker can train in float8 (`tensorwise`, `rowwise`). A worker that lists them has
+    torchao, and its GPUs have float8 or its CPU ranks emulate it."""
     peak_flops: float | None = None
-    """Peak FLOP/s of one GPU in bf16 without sparsity, used for MFU; None if the GPU model is unknown."""
+    """Peak FLOP/s of one GPU in bf16 without sparsity, by which model FLOPs utilisation (MFU) is calculated. None if
+    the GPU model is not known."""
     matmul_flops: dict[Dtype, float] = {}
-    """Matrix-product rates of one rank in FLOP/s by dtype, from a short test at the worker's start; a multiply-add
-    counts as two. Empty: not tested."""
+    """Rates of matrix products on one rank in FLOP/s, by dtype, from a short test when the worker starts. A
+    multiply-add counts as two operations. Empty if not tested."""
     measured: MeasuredHardware | None = None
-    """Result of `measure-hardware` on this machine under the current fingerprint; None if not measured."""
+    """Rates that `measure-hardware` measured on this machine under its current fingerprint; None if they were not
+    measured."""
     host_partition: HostPartition | None = None
-    """Partition of a host that several workers divide (`shardtune worker --split`); None if the worker uses the host
-    alone."""
+    """Part of a host that belongs to this worker, if several workers divide the host (`shardtune worker --split`). None
+    if the worker has the host alone."""
 
 
 class Inventory(Offer):
@@ -275,8 +294,8 @@ class Inventory(Offer):
     causal_lm_types: tuple[Word, ...] = Field(default=(), max_length=2000)
     """Values of `model_type` for which the worker's transformers can build a causal language model."""
     details: dict[str, JsonValue] = {}
-    """Further facts about the worker's machine for people (host name, GPU UUIDs), at most 16 KiB; never used in
-    decisions. Control characters are replaced."""
+    """Further facts about the worker's machine for people, such as host name and GPU UUIDs, at most 16 KiB. No decision
+    depends on them. Control characters are replaced."""
 
     @field_validator("details")
     @classmethod

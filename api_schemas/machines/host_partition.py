@@ -11,22 +11,24 @@ from shardtune.api_schemas.names import ONE_LINE
 
 MOST_DEVICES = 256
 Device = Annotated[str, Field(min_length=1, max_length=64, pattern=ONE_LINE)]
-"""Device of a host: a GPU's UUID, or a CPU core such as `cpu3`."""
+"""Device of a host: the UUID of a GPU, or a CPU core such as `cpu3`."""
 
 
 class HostPartition(Schema):
-    """Devices of a host assigned to one worker, and the other devices that share communication links with them."""
+    """Part of a host that belongs to one worker: its devices, and the other devices that share communication links with
+    them."""
 
     host: str = Field(min_length=8, max_length=64, pattern=r"^[a-z0-9]+$", examples=["0c5b1a7e94d2f386"])
-    """Id of the host, equal for all workers of one machine since its last boot."""
+    """Id of the host. All workers on one machine have the same id until the machine boots again."""
     devices: tuple[Device, ...] = Field(min_length=1, max_length=MOST_DEVICES, examples=[["cpu0"]])
-    """Devices of the partition: UUIDs of GPUs, or cores for CPU ranks."""
+    """Devices that belong to the partition: UUIDs of GPUs, or CPU cores for CPU ranks."""
     shared_link_devices: tuple[Device, ...] = Field(default=(), max_length=MOST_DEVICES, examples=[["cpu0", "cpu1"]])
-    """Devices of the host whose collectives would use the same links as this partition: devices under the same PCIe
-    switches or NUMA nodes. Empty for a single device, which has no collectives, and where NVLink joins each pair."""
+    """Devices of the host, those of the partition included, whose collectives use the same links: devices under the
+    same PCIe switches or NUMA nodes. Empty if the partition has a single device, which needs no collectives, and if
+    NVLink joins each pair of GPUs."""
     least_ranks: int = Field(default=1, ge=1)
-    """Minimum number of ranks of a study for this partition; studies with fewer ranks go to smaller partitions of the
-    host."""
+    """Minimum number of ranks that a study must have to run on this partition. Studies with fewer ranks go to smaller
+    partitions of the host."""
     fraction: float = Field(default=1.0, gt=0, le=1)
     """Fraction of the host's cores and memory that belongs to the partition."""
 
@@ -40,8 +42,9 @@ class HostPartition(Schema):
 
 
 class HostWait(Schema):
-    """State of a worker that waits until enough of its host is free."""
+    """State of a worker that waits until enough devices of its host are free."""
 
     since: datetime
     is_exclusive: bool
-    """Whether the worker waits for an exclusive run, during which nothing else may run on the host."""
+    """Whether the run for which the worker waits is exclusive, which means that nothing else may run on the host
+    meanwhile."""

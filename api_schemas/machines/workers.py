@@ -13,22 +13,26 @@ class Worker(Schema):
     name: str
     inventory: Inventory
     registered_at: datetime
-    """Time at which the worker's current session began; a change means that the worker was restarted."""
+    """Time at which the worker's current session began. A later time than before means that the worker was
+    restarted."""
     seen_at: datetime
-    """Time of the last request in the worker's session."""
+    """Time at which the worker's session last sent a request."""
     project_id: str | None = None
-    """Project to whose studies the worker is limited; None: all projects."""
+    """Project whose studies alone the worker runs; if None, it runs the studies of all projects."""
     is_live: bool
-    """Whether the worker sent a request recently; only live workers are used for new studies."""
+    """Whether the worker is live, which means that it sent a request recently. New studies wait for, or run on, live
+    workers only."""
     is_draining: bool = False
-    """Whether the worker gets no more runs; its current run may finish."""
+    """Whether the worker is being drained: it gets no more runs, and may finish its current one."""
     set_aside: str | None = None
-    """Reason why the service itself drains the worker, such as leases that the worker cannot read. It gets runs again
-    when it restarts, or when a person resumes it."""
+    """Reason why the service itself drains the worker (gives it no more runs), such as leases that the worker cannot
+    read. None if the service does not. The worker gets runs again when it restarts, or when a person resumes it."""
     run_id: str | None = None
-    """Id of the run that the worker executes, if the run belongs to one of the caller's projects."""
+    """Id of the run that the worker executes. It is shown only if the run belongs to one of the caller's projects;
+    otherwise None."""
     condition: str | None = None
-    """Problem of the worker found by canaries (speed checks): slower than before while other workers are not."""
+    """Problem that canaries (speed checks) found with the worker: it is slower than before, while other workers are
+    not. None if there is no problem."""
 
 
 class WorkerPage(Schema):

@@ -9,15 +9,15 @@ from shardtune.api_schemas.base import Schema
 
 
 class EventType(StrEnum):
-    """Type of an event, in the form `noun.what_happened`. Events of type `best.…` concern recommendations and are not
-    part of a study's event stream."""
+    """Type of an event: a noun, a dot and what happened, such as `study.complete`. Events of type `best.…` concern
+    recommendations and are not part of a study's event stream."""
 
     STUDY_CREATED = "study.created"
     """A study was created and stored."""
     STUDY_STARTED = "study.started"
-    """The worker that a waiting study needed has registered, and the study started."""
+    """The worker for which the study waited has registered, and the study started."""
     STUDY_PHASE_CHANGED = "study.phase_changed"
-    """The study entered its next phase."""
+    """The study entered its next phase, such as the final comparison."""
     STUDY_PAUSED = "study.paused"
     """A user paused the study."""
     STUDY_RESUMED = "study.resumed"
@@ -25,13 +25,13 @@ class EventType(StrEnum):
     STUDY_EXTENDED = "study.extended"
     """A user raised the study's budget."""
     STUDY_BEST_CHANGED = "study.best_changed"
-    """The fastest trial of the search, or its measured speed, changed; the verdict is still open."""
+    """The fastest trial of the search changed, or its measured speed did. The verdict is still open."""
     STUDY_COMPLETE = "study.complete"
     """The study ended with a result."""
     STUDY_CANCELLED = "study.cancelled"
     """A user cancelled the study."""
     STUDY_FAILED = "study.failed"
-    """The study ended without a result."""
+    """The study ended without a result, because something failed."""
     TRIAL_CREATED = "trial.created"
     """The search chose a configuration and created a trial for it."""
     TRIAL_RUNNING = "trial.running"
@@ -41,7 +41,8 @@ class EventType(StrEnum):
     TRIAL_COMPLETE = "trial.complete"
     """The trial was measured successfully."""
     TRIAL_INFEASIBLE = "trial.infeasible"
-    """The trial's configuration exceeded the memory limit, or trained something else than the workload."""
+    """The trial's configuration cannot be used: it exceeded the memory limit, or its training differed from what the
+    workload defines."""
     TRIAL_PRUNED = "trial.pruned"
     """The trial was stopped early, because it could not become the fastest."""
     TRIAL_FAILED = "trial.failed"
@@ -49,9 +50,9 @@ class EventType(StrEnum):
     TRIAL_CANCELLED = "trial.cancelled"
     """The trial was cancelled because its study ended."""
     RUN_LEASED = "run.leased"
-    """A worker leased a run, which began an attempt."""
+    """A worker leased a run (took it for a limited time), with which an attempt at the run began."""
     RUN_ENDED = "run.ended"
-    """An attempt at a run ended."""
+    """An attempt at a run ended, with a result or with a failure."""
     BEST_STALE = "best.stale"
     """The hardware or software changed since the recommendation was measured."""
     BEST_PROPOSED = "best.proposed"
@@ -59,10 +60,10 @@ class EventType(StrEnum):
     BEST_REPLACED = "best.replaced"
     """A different configuration is now recommended."""
     BEST_RENEWED = "best.renewed"
-    """The recommended configuration was measured again and remains recommended."""
+    """The recommended configuration was measured again, and it remains recommended."""
     BEST_TARGET_CHANGED = "best.target_changed"
-    """The answer for a study's target changed: runs on the target confirmed or replaced it, or their result was
-    withdrawn."""
+    """The answer of a study for its target (a larger cluster) changed. Runs on the target confirmed or replaced it, or
+    the result of such runs was withdrawn."""
     BEST_REGRESSION = "best.regression"
     """The recommended configuration has become slower although hardware and software are unchanged."""
 
@@ -74,29 +75,30 @@ DEFAULT_WEBHOOK_EVENTS = (
     EventType.STUDY_FAILED,
     *(event for event in EVENT_TYPES if event.startswith("best.")),
 )
-"""Event types that a webhook receives by default: ends of studies and changes of recommendations, without the hundreds
-of other events of a study."""
+"""Event types that a webhook receives by default: ends of studies and changes of recommendations. The hundreds of other
+events that a study has are left out."""
 
 
 class Event(Schema):
-    """Event of a study or recommendation, written in the same transaction as the change and never modified."""
+    """Event of a study or of a recommendation. It is written in the same database transaction as the change that it
+    reports, and is never modified."""
 
     study_id: str
     number: int
     """Number of the event within its study: 1, 2, 3 … without gaps, in the order of the changes."""
     type: str
-    """Type of the event, one of `EVENT_TYPES`; clients should skip unknown types."""
+    """Type of the event, such as `study.complete`. Clients should ignore types that they do not know."""
     created_at: datetime
     data: dict[str, JsonValue]
-    """Changed values of the resource: `trial_number`, `state`, `attempt`, `worker`, figures. Read the resource itself
-    for details."""
+    """New values of what changed, such as `trial_number`, `state`, `attempt`, `worker` or figures. Request the study or
+    recommendation itself for details."""
 
 
 class EventPage(Schema):
-    """Page of a study's events after a given event number."""
+    """Page of a study's events, beginning after a given event number."""
 
     events: tuple[Event, ...]
     next_after: int
-    """Event number from which to request the next page."""
+    """Event number after which the next page begins; pass it to the next request."""
     is_last: bool = Field(description="The study has ended and nothing follows this page, unless it is extended.")
-    """Whether the study has ended and no event follows this page, unless the study is extended."""
+    """Whether this page is the last one: the study has ended and no event follows, unless the study is extended."""

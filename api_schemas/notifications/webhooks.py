@@ -16,10 +16,10 @@ class WebhookSpec(Schema):
     """URL that receives the events: `https://…` or `http://…`; private, loopback and metadata addresses are rejected
     unless the operator allows them."""
     events: tuple[str, ...] = Field(default=DEFAULT_WEBHOOK_EVENTS, max_length=len(EVENT_TYPES))
-    """Types of events to send, such as `study.complete`. Default: ends of studies and changes of recommendations;
-    empty: all types."""
+    """Types of events to send, such as `study.complete`. By default these are ends of studies and changes of
+    recommendations. An empty list means all types."""
     study_id: str | None = Field(default=None, max_length=32)
-    """Id of the study whose events are sent; None: all studies."""
+    """Id of the study whose events are sent; if None, the events of all studies are sent."""
 
     @field_validator("events")
     @classmethod
@@ -36,7 +36,8 @@ class Webhook(WebhookSpec):
     webhook_id: str
     is_enabled: bool
     disabled_reason: str | None = None
-    """Reason why the service stopped delivering to the webhook; `:enable` resumes delivery."""
+    """Reason why the service stopped delivering events to the webhook; None if it did not. `:enable` resumes
+    delivery."""
     created_at: datetime
 
 
@@ -59,7 +60,8 @@ class Delivery(Schema):
     """Message to one webhook, with its delivery state."""
 
     delivery_id: str
-    """Id of the message in the `webhook-id` header, equal at each attempt, so that receivers can ignore duplicates."""
+    """Id of the message, sent in the `webhook-id` header. It is the same at each delivery attempt, so that receivers
+    can ignore duplicates."""
     type: str
     state: DeliveryState
     tries: int

@@ -29,7 +29,8 @@ class RecommendationState(StrEnum):
 
 
 class EarlierVerdict(Schema):
-    """Verdict of the study that first recommended the configuration; later retunes do not change it."""
+    """Verdict of the study that first recommended the configuration. Retunes, which measure the configuration again
+    later, do not change it."""
 
     recommendation_id: str
     study_id: str
@@ -46,7 +47,8 @@ class Answer(Schema):
     fingerprint: Fingerprint
     result: StudyResult
     renewed: EarlierVerdict | None = None
-    """Earlier verdict, if a retune measured the configuration again; `result` is then the retune's."""
+    """Verdict of the study that found the configuration, if a retune (a later study) has measured the configuration
+    again; `result` is then the retune's. If None, there was no such retune."""
 
 
 class Recommendation(Schema):
@@ -69,7 +71,7 @@ class RecommendationPage(Schema):
 
 
 class DecisionAction(StrEnum):
-    """Action of a decision by a person or by the service about a recommendation."""
+    """Kind of decision about a recommendation, made by a person or by the service."""
 
     PROPOSED = "proposed"
     RECOMMENDED = "recommended"
@@ -83,15 +85,16 @@ class DecisionAction(StrEnum):
     STALE = "stale"
     """Hardware or software changed in the fields that the note names, so the recommendation is stale."""
     FRESH = "fresh"
-    """Hardware and software changed back, so the recommendation is fresh again."""
+    """Hardware and software changed back to what they were at the measurement, so the recommendation is fresh again."""
     WITHDRAWN = "withdrawn"
     """The recommendation was withdrawn because its study was deleted."""
     RENEWED = "renewed"
     """A retune measured the recommended configuration again and confirmed it."""
     SUPERSEDED = "superseded"
-    """The recommendation is continued under another tuning target key, which the note names."""
+    """The recommendation is continued under another tuning target key (hash of model, workload, cluster and
+    fingerprint), which the note names."""
     INCONCLUSIVE = "inconclusive"
-    """A retune was inconclusive and left the recommendation unchanged."""
+    """A retune (repeated measurement) was inconclusive, so the recommendation stays as it was."""
     REGRESSION = "regression"
     """A canary (speed check) found the configuration slower than when it was measured."""
 
@@ -100,11 +103,11 @@ class ConfidenceLevel(StrEnum):
     """Level of confidence in a best configuration."""
 
     HIGH = "high"
-    """The configuration was measured for exactly this tuning target (model + workload + cluster), confirmed and is
-    fresh."""
+    """The configuration was measured for exactly this tuning target (model, workload and cluster), was confirmed by
+    paired runs, and is fresh."""
     MEDIUM = "medium"
     LOW = "low"
-    """The configuration was measured for another model, cluster or software, or is stale."""
+    """The configuration was measured for another model, cluster or software, or it is stale."""
 
 
 class Decision(Schema):
@@ -142,15 +145,16 @@ class DecisionRequest(Schema):
     """Request of a person for a decision about a recommendation."""
 
     target_key: str | None = Field(default=None, pattern=r"^[0-9a-f]{32}$")
-    """Key of the tuning target (model + workload + cluster), given here or in the query."""
+    """Key of the tuning target (a hash of model, workload and cluster). It may be given here or in the query of the
+    URL."""
     recommendation_id: str | None = Field(default=None, max_length=40)
-    """Id of the recommendation to decide on. Default: the current recommendation for pin, the newest proposal for
-    approve and reject."""
+    """Id of the recommendation about which to decide. By default, `pin` takes the current recommendation; `approve` and
+    `reject` take the newest proposal."""
     note: str | None = Field(default=None, max_length=1000)
 
 
 class Difference(Schema):
-    """Field in which the nearest known tuning target differs from the requested one."""
+    """Field in which the nearest known tuning target (model, workload and cluster) differs from the requested one."""
 
     field: str
     requested_value: JsonValue
@@ -169,36 +173,40 @@ class BestConfig(Schema):
 
     target_key: str
     asked_key: str | None = None
-    """Requested key, if the tuning target has been measured on another fingerprint since; the configuration then
-    belongs to `target_key`."""
+    """Key of the requested tuning target. It is given only if the target has since been measured on another fingerprint
+    (hardware and software); `target_key` is then the key of that measurement."""
     match: Literal["exact", "nearest", "projected"]
     """Relation of the measured tuning target to the requested one. `projected`: nothing was measured on the requested
     target; a study on fewer GPUs was projected to it."""
     differences: tuple[Difference, ...] = ()
-    """Differences from the requested tuning target; empty for an exact match."""
+    """Fields in which the measured tuning target differs from the requested one; empty for an exact match."""
     freshness: Freshness
     changed_fields: tuple[str, ...] = ()
-    """Fields of the fingerprint (hardware and software) that changed. If the configuration is stale: those that make it
-    stale; if fresh: those that lower confidence."""
+    """Fields of the fingerprint (hardware and software) that changed since the measurement. In a stale configuration
+    they are the cause of that; in a fresh one they only lower the confidence."""
     is_pinned: bool
     confidence: Confidence
     measured_at: datetime
     age_s: float
-    """Seconds since the configuration was measured; not part of the ETag."""
+    """Seconds since the configuration was measured. The ETag of the response does not depend on them."""
     recommendation_id: str
     study_id: str
     description: str
     """Short description of the configuration for people."""
     verdict: Verdict | Literal["projected"]
-    """Verdict of the paired runs; `projected` where no run took place on this target, so that nothing confirms it."""
+    """Verdict of the paired runs. `projected` means that no run took place on this target, so that the projected
+    configuration is not confirmed."""
     projection: StudyProjection | None = None
-    """Projection with its bands, runners-up and sizes, for the verdict `projected`; `baseline` is then the baseline of
-    the smaller cluster that was measured. None for other verdicts."""
+    """Details of the answer if the verdict is `projected`: predicted speeds with their bands, the next best
+    configurations, and other sizes of the cluster. `baseline` is then the baseline of the smaller cluster that was
+    measured. None for other verdicts."""
     too_busy: BusyMachine | None = None
-    """Cause of the verdict `too_busy`; None for other verdicts."""
+    """Details of the verdict `too_busy`: how many runs other programs disturbed, and which programs. None for other
+    verdicts."""
     speedup: Speedup | None
     renewed: EarlierVerdict | None = None
-    """Earlier verdict on the configuration, if a retune confirmed that it is still the best."""
+    """Verdict of the study that found the configuration, if a retune (a later study) confirmed that it is still the
+    best."""
     best: Contender
     baseline: Contender
     model: ModelSpec
@@ -208,19 +216,20 @@ class BestConfig(Schema):
 
 
 class ResolveRequest(Schema):
-    """Request for the best configuration of a tuning target, described as a study. If no configuration is known, the
-    study is started."""
+    """Request for the best configuration of a tuning target, which is described as in a study. If no configuration is
+    known, the described study is started."""
 
     study: StudyRequest
     accept_nearest: bool = False
     """Whether to accept the nearest known configuration instead of starting a study."""
     lowest_confidence: ConfidenceLevel = ConfidenceLevel.MEDIUM
-    """Lowest accepted confidence. `medium`: a nearest configuration differs only in the workload. `low` must be
-    requested explicitly: it may also differ in model, cluster or software, or come from a machine that was too busy."""
+    """Lowest confidence that is accepted. With `medium`, the nearest configuration may differ only in the workload.
+    With `low`, which must be requested explicitly, it may also differ in model, cluster or software, or come from a
+    machine that was too busy."""
 
 
 class Resolved(Schema):
-    """Result of a resolve request: exactly one of the known best configuration, or the study that will find it."""
+    """Result of a resolve request: either the best known configuration, or the study that was started to find it."""
 
     best: BestConfig | None = None
     study: Study | None = None

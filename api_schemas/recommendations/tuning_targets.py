@@ -14,23 +14,26 @@ from shardtune.api_schemas.training.optimizers import unsaid_kind
 from shardtune.api_schemas.training.workload import Workload
 
 _WITHOUT_EFFECT = {"transformers_version", "torch_dtype", "dtype", "architectures", "use_cache"}
-"""Keys of a config.json without effect on trials, in addition to those that start with an underscore: the workload sets
-the dtypes, and weights are created instead of loaded."""
+"""Keys of a model's config.json that have no effect on trials, in addition to all keys that start with an underscore.
+Some of them concern dtypes, which the workload sets; others concern stored weights, which trials create anew instead of
+loading."""
 Flat = Mapping[str, Any]
-"""Values of a tuning target by dotted field name."""
+"""Values of a tuning target by the names of their fields, such as `workload.global_batch`."""
 _CLUSTER = ("device", "gpu", "nodes", "gpus_per_node", "memory_gib")
 
 
 @dataclass(frozen=True)
 class TuningTarget:
-    """Tuning target of a study: model, workload, cluster and fingerprint (hardware and software versions)."""
+    """Tuning target of a study: the model, workload, cluster and fingerprint (hardware and software versions) for which
+    its result holds."""
 
     model: ModelSpec
     workload: Workload
     cluster: Cluster
 
     def canonical(self) -> dict[str, Any]:
-        """Return the parts of the tuning target that determine its result, in canonical form: equal for equal targets."""
+        """Return those parts of the tuning target that determine its result, in a canonical form: equal targets give
+        equal parts."""
         precision = self.workload.precision
         # Cases are known by their keys: those of precisions without autocast have no word about it.
         unsaid = {"name"} if precision.autocast else {"name", "autocast"}
@@ -58,18 +61,19 @@ class TuningTarget:
         return {"model": model, "workload": workload, "cluster": cluster}
 
     def flat(self) -> Flat:
-        """Return the canonical parts of the tuning target by dotted field name."""
+        """Return the parts of the tuning target that determine its result, by the names of their fields, such as
+        `workload.global_batch`."""
         return dict(_flat_items("", self.canonical()))
 
     @property
     def model_key(self) -> str:
-        """Key of the tuning target's model architecture alone."""
+        """Return a key (hash) of the architecture of the tuning target's model, without its workload and cluster."""
         return _key(self.canonical()["model"])
 
     @property
     def model_type(self) -> str:
-        """Model architecture, or the name of the user's own code; only targets with the same value can be nearest
-        matches."""
+        """Model architecture of the target, or the name of the user's own code. A target with another value is never a
+        nearest match."""
         return (self.model.model_type or f"own:{self.model.entry_point or self.model.script}")[:100]
 
     @property
@@ -83,7 +87,7 @@ class TuningTarget:
 
 
 def differing_fields(first: Flat, second: Flat) -> list[str]:
-    """Return the sorted dotted names of the fields in which two tuning targets differ."""
+    """Return the names of the fields in which two tuning targets differ, such as `workload.global_batch`, sorted."""
     return sorted(name for name in first.keys() | second.keys() if first.get(name) != second.get(name))
 
 

@@ -20,16 +20,17 @@ class CanaryVerdict(StrEnum):
 
     NORMAL = "normal"
     SLOW = "slow"
-    """The canary was slow; a second canary on another worker must run before the verdict is final."""
+    """The configuration was slower than normal. A second canary (speed check) on another worker must run before the
+    verdict is final."""
     DRIFT = "drift"
-    """The configuration was slow on every worker tried."""
+    """The configuration was slower than normal on every worker on which it was tried."""
     WORKER = "worker"
-    """The configuration was slow on this worker only; on another worker its speed was unchanged."""
+    """The configuration was slower than normal on this worker only; on another worker its speed had not changed."""
     UNMEASURED = "unmeasured"
 
 
 class Canary(Schema):
-    """Run of a recommended configuration on one worker, to check its speed."""
+    """Canary: a check of the speed of a recommended configuration, by running it on one worker."""
 
     canary_id: str
     project_id: str
@@ -44,7 +45,8 @@ class Canary(Schema):
     tokens_per_s_per_gpu: float | None = None
     """Speed of the fastest run of the canary (speed check), in tokens per second and GPU."""
     change: float | None = None
-    """Ratio of the canary's speed to the median speed of earlier canaries (speed checks); None if too few exist."""
+    """Speed of this canary (speed check) divided by the median speed of earlier canaries; None if there are too few of
+    them."""
     reason: str | None = None
     created_at: datetime
     ended_at: datetime | None = None

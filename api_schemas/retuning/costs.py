@@ -9,30 +9,33 @@ class CostCause(StrEnum):
     """Cause of used GPU-seconds."""
 
     SEARCH = "search"
-    """Model summaries and trials of searches, in users' studies and in studies started by a retune."""
+    """GPU-seconds of model summaries and of trials of searches, both in users' studies and in studies that a retune
+    started."""
     FINAL_COMPARISON = "final_comparison"
-    """Final comparisons: validation runs (repeated runs of candidates and baseline that decide) and resume checks."""
+    """GPU-seconds of final comparisons (paired validation runs of candidates and baseline, which decide) and of resume
+    checks."""
     CHALLENGE = "challenge"
-    """Retunes that measure a recommended configuration again against a few challengers."""
+    """GPU-seconds of retunes that measure a recommended configuration again, together with a few others that may be
+    faster."""
     DIAGNOSIS = "diagnosis"
-    """Runs under the profiler, requested by users for trials of ended studies."""
+    """GPU-seconds of runs under the profiler, which users requested for trials of studies that have ended."""
     CANARY = "canary"
-    """Canaries: runs of recommended configurations that check their speed."""
+    """GPU-seconds of canaries, which are runs of recommended configurations that check their speed."""
 
 
 class Cost(Schema):
-    """GPU-seconds of one project in one month and their price, for one kind of work (`cause`)."""
+    """GPU-seconds that one project used in one month for one kind of work (`cause`), and their price."""
 
     project_id: str
     month: str
     """Month in UTC in which the attempts ended, such as `2026-01`."""
     cause: CostCause
     attempts: int
-    """Number of attempts at runs that ended, successful or not."""
+    """Number of attempts at runs that ended in the month, successful or not."""
     gpu_seconds: float
-    """GPU-seconds of the attempts: wall seconds × ranks."""
+    """GPU-seconds (wall seconds × ranks) that the attempts at runs used."""
     price: float | None = None
-    """Price of the GPU-seconds in the operator's currency; None if no price is configured."""
+    """Price of the attempts' GPU-seconds in the operator's currency; None if no price is configured."""
 
 
 class CostReport(Schema):

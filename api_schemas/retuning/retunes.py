@@ -38,19 +38,21 @@ class RetuneOutcome(StrEnum):
     """Outcome of a retune (repeated measurement of a recommendation)."""
 
     KEPT = "kept"
-    """The recommended configuration is still the best known, now measured on the current fingerprint (hardware and
-    software)."""
+    """The recommended configuration is still the best known, as new runs on the current fingerprint (hardware and
+    software) show."""
     REPLACED = "replaced"
-    """A different configuration was confirmed to be faster; approval rules decide whether it becomes the
+    """A different configuration was confirmed to be faster. Approval rules decide whether it becomes the
     recommendation."""
     INCONCLUSIVE = "inconclusive"
     FAILED = "failed"
     SKIPPED = "skipped"
-    """The retune was not started, or was stopped, because its cost exceeds its benefit or a user cancelled it."""
+    """The retune (repeated measurement) was not started or was stopped, because it costs more than it saves, or because
+    a user cancelled it."""
 
 
 class Gain(Schema):
-    """Speed of the new best configuration relative to the previous recommendation, as a ratio with its 95 % interval."""
+    """Speed of the new best configuration divided by the speed of the previous recommendation, with its 95 %
+    interval."""
 
     value: float
     ci95: tuple[float, float]
@@ -69,26 +71,29 @@ class Retune(Schema):
     workload: Workload | None = None
     """Workload of the recommendation that is measured again."""
     changes: tuple[FieldChange, ...] = ()
-    """Changes of hardware and software since the recommendation was measured, as field, old and new value."""
+    """Changes of hardware and software since the recommendation was measured: the changed field, its old and its new
+    value."""
     schedule_id: str | None = None
     state: RetuneState
     outcome: RetuneOutcome | None = None
     reason: str | None = None
-    """Reason why the retune waits, or why it ended with its outcome, as text."""
+    """Reason, as text, why the retune waits, or why it ended with its outcome."""
     waits_for_budget: bool = False
-    """Whether the running retune waits because the day's limit of GPU-seconds is reached."""
+    """Whether the retune has begun and waits now, because the limit of GPU-seconds for the day is reached."""
     challenge_study_id: str | None = None
-    """Id of the study that compares the recommended configuration with a few challengers in validation runs."""
+    """Id of the study that compares the recommended configuration, in paired runs, with a few others that may be faster
+    (challengers)."""
     search_study_id: str | None = None
-    """Id of the study that searches anew if the comparison with challengers was inconclusive."""
+    """Id of the study that searches for a new configuration. None unless the comparison with a few challengers was
+    inconclusive."""
     gpu_seconds: float
-    """GPU-seconds used by the retune so far: seconds × ranks of every ended attempt of its studies."""
+    """GPU-seconds (seconds × ranks) that the retune has used so far, in all attempts of its studies that have ended."""
     planned_gpu_seconds: float | None = None
-    """Declared length in GPU-seconds of the training run that uses the recommendation; None if not declared, in which
-    case no saving is calculated."""
+    """Length in GPU-seconds of the training run that uses the recommendation, as its owner declared it. None if none
+    was declared; then no saving is calculated."""
     expected_saving_gpu_seconds: float | None = None
-    """Expected saving in GPU-seconds: the fraction of time saved by the measured gain × the declared training run. 0 if
-    the recommendation was kept; None if not known."""
+    """Expected saving in GPU-seconds: the declared length of the training run, multiplied by the fraction of time that
+    the measured gain saves. 0 if the recommendation was kept; None if the saving is not known."""
     price: float | None = None
     """Price of `gpu_seconds` in the operator's currency; None if no price is configured."""
     gain: Gain | None = None
@@ -114,20 +119,20 @@ class PlannedRun(Schema):
     """Declared length of the training run that will use a best configuration."""
 
     planned_gpu_hours: float | None = Field(default=None, gt=0, le=1e9)
-    """Declared length of the training run in hours × GPUs. None: not declared, and no saving of a retune is
-    calculated."""
+    """Declared length of the training run in hours × GPUs. If None, it is not declared, and no saving is calculated for
+    a retune (repeated measurement of the configuration)."""
 
 
 class RetunePolicy(Schema):
     """Limits of a project's automatic retuning; the operator's limits for all projects apply in addition."""
 
     gpu_seconds_per_day: float | None = Field(default=None, ge=0)
-    """Maximum GPU-seconds (seconds × ranks) of retunes and canaries (speed checks) between two midnights of `timezone`.
-    None: no limit by the project."""
+    """Maximum GPU-seconds (seconds × ranks) that retunes and canaries (speed checks) may use in one day, which begins
+    at midnight in `timezone`. If None, the project sets no limit."""
     timezone: TimeZone = "UTC"
-    """IANA time zone in which days and time windows are defined."""
+    """IANA time zone in which days begin and time windows are read, such as `Europe/Berlin`."""
     windows: DailyWindows = ()
-    """Daily time windows in which retunes may start, such as `22:00-06:00`; empty: at any time."""
+    """Daily time windows in which retunes may start, such as `22:00-06:00`. If empty, they may start at any time."""
     on_fingerprint: bool = True
-    """Whether a change of hardware or software triggers retunes of the recommendations that became stale. False: only
-    schedules trigger retunes."""
+    """Whether a change of hardware or software triggers retunes of the recommendations that became stale by it. If
+    False, only schedules trigger retunes."""

@@ -18,8 +18,8 @@ class Trigger(StrEnum):
     FINGERPRINT = "fingerprint"
     """A change of hardware or software that makes a recommendation stale."""
     DRIFT = "drift"
-    """A canary (speed check of a recommended configuration) found the configuration slower than before. `cron` sets
-    when canaries run; without it, the operator's period applies."""
+    """A canary (speed check of a recommended configuration) found the configuration slower than before. `cron` says
+    when canaries run; without it, they run at the period that the operator set."""
     MANUAL = "manual"
     """Manual execution only."""
 
@@ -28,25 +28,26 @@ _TAKES_CRON = (Trigger.CRON, Trigger.DRIFT)
 
 
 class Overlap(StrEnum):
-    """Rule for a tick that is due while retunes of the previous tick are unfinished."""
+    """Rule for a tick (planned execution of a schedule) that is due while retunes of the previous tick are
+    unfinished."""
 
     SKIP = "skip"
     QUEUE = "queue"
-    """The schedule waits: the retunes of its previous tick have not ended."""
+    """The schedule waits because the retunes that its previous tick started have not ended."""
 
 
 class CatchUp(StrEnum):
-    """Rule for ticks that were missed, such as during an outage of the service."""
+    """Rule for ticks (planned executions of a schedule) that were missed, for example while the service was down."""
 
     NONE = "none"
     MERGED = "one"
-    """All missed ticks are merged into a single one."""
+    """All missed ticks (planned executions) are merged into a single one."""
     ALL = "all"
-    """Each missed tick runs, limited to the newest `catch_up_limit` ticks."""
+    """Each missed tick (planned execution) takes place, but no more than the newest `catch_up_limit` of them."""
 
 
 class TickKind(StrEnum):
-    """Origin of a tick of a schedule: the schedule's own times, or a person's request."""
+    """Origin of a tick (execution) of a schedule: the schedule's own times, or a person's request."""
 
     CRON = "cron"
     MANUAL = "manual"
@@ -62,12 +63,12 @@ class TickState(StrEnum):
 
 
 class TargetSelection(Schema):
-    """Selection of a project's recommendations for retuning; without any field, all recommendations."""
+    """Selection of a project's recommendations for retuning. If no field is given, all recommendations are selected."""
 
     target_keys: tuple[str, ...] = Field(default=(), max_length=500)
     """Keys of the tuning targets (model + workload + cluster) whose recommendations are selected."""
     model: str | None = Field(default=None, min_length=1, max_length=200)
-    """Model name or `model_type` whose recommendations are selected."""
+    """Name or `model_type` of the model whose recommendations are selected."""
 
     @model_validator(mode="after")
     def _check_one_selection(self) -> Self:
@@ -88,23 +89,23 @@ class ScheduleSpec(Schema):
     """IANA time zone in which `cron` and `windows` are interpreted."""
     targets: TargetSelection = TargetSelection()
     overlap: Overlap = Overlap.SKIP
-    """Rule for a tick that is due while retunes of the previous tick are unfinished: skip the tick, or run it after
-    they have ended."""
+    """Rule for a tick (planned execution) that is due while retunes of the previous tick are unfinished: skip the tick,
+    or execute it after they have ended."""
     misfire_grace_s: float = Field(default=300, ge=1, le=7 * 86_400)
-    """Number of seconds after its due time from which a tick counts as missed."""
+    """Number of seconds by which a tick (planned execution) may be late; after that it counts as missed."""
     catch_up: CatchUp = CatchUp.MERGED
-    """Rule for missed ticks. `none`: skip all; `one`: merge all into the next on-time tick; `all`: run each, limited to
-    the newest `catch_up_limit`."""
+    """Rule for missed ticks (planned executions). `none`: skip all; `one`: merge all into the next tick that is on
+    time; `all`: execute each, but no more than the newest `catch_up_limit`."""
     catch_up_limit: int = Field(default=3, ge=1, le=10)
     windows: DailyWindows = ()
-    """Daily time windows in which the schedule's retunes may start, such as `22:00-06:00`; empty: at any time. Windows
-    of the project and the operator apply in addition."""
+    """Daily time windows in which the schedule's retunes may start, such as `22:00-06:00`; if empty, they may start at
+    any time. Windows of the project and the operator apply in addition."""
     planned_gpu_hours: float | None = Field(default=None, gt=0, le=1e9)
-    """Length in hours × GPUs of the training run that each recommendation is used for; without it, no saving is
-    calculated."""
+    """Length in hours × GPUs of the training run that will use each recommendation. It tells how much a faster
+    configuration saves; without it, no saving is calculated."""
     likely_gain: float | None = Field(default=None, gt=0, le=10)
-    """Expected speed-up where none is measured, such as 0.05. Retunes whose expected saving does not cover their cost
-    are skipped."""
+    """Expected speed-up of a retune if no speed-up has been measured; 0.05 means 5 %. Retunes whose expected saving
+    does not cover their cost are skipped."""
     max_gpu_seconds: float | None = Field(default=None, gt=0)
     """Maximum GPU-seconds (seconds × ranks) of one retune; a retune that exceeds it is stopped."""
 
@@ -125,13 +126,13 @@ class Tick(Schema):
     """Tick (planned or manual execution) of a retuning schedule, with its state."""
 
     at: datetime
-    """Time at which the tick was due; for a manual tick, the time of the request."""
+    """Time at which the tick (execution of the schedule) was due. If a person requested it, the time of the request."""
     kind: TickKind
     state: TickState
     merged_ticks: int = 1
-    """Number of ticks merged into this tick: itself, and the missed ticks before it."""
+    """Number of ticks merged into this one, itself included: 1, and one more for each missed tick before it."""
     targets: int = 0
-    """Number of recommendations whose retune the tick requested."""
+    """Number of recommendations whose retune (repeated measurement) the tick requested."""
     reason: str | None = None
 
 
@@ -142,7 +143,8 @@ class Schedule(ScheduleSpec):
     project_id: str
     is_paused: bool
     next_tick_at: datetime | None = None
-    """Time of the next tick; None if the schedule is paused or its trigger has no times."""
+    """Time of the next tick (planned execution). None if the schedule is paused, or if its trigger has no planned
+    times."""
     last_ticks: tuple[Tick, ...] = ()
     """Newest five ticks of the schedule, newest first."""
     created_at: datetime

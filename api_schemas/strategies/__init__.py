@@ -33,8 +33,8 @@ __all__ = [
 
 
 class TrialConfig(LossFields):
-    """Training configuration that a trial measures: a point of the search space. The workload's global batch determines
-    gradient accumulation."""
+    """Training configuration that a trial measures. It is one point of the search space. Its gradient accumulation
+    follows from the workload's global batch."""
 
     @model_validator(mode="after")
     def _legal(self) -> "TrialConfig":
@@ -59,7 +59,8 @@ class TrialConfig(LossFields):
 
     @property
     def sharing(self) -> int:
-        """Number of adjacent ranks that train the same samples (context parallel × tensor parallel × pipeline stages)."""
+        """Number of adjacent ranks that train on the same samples: context parallel × tensor parallel × pipeline
+        stages."""
         return self.context_parallel * self.strategy.model_parallel
 
     def data_ranks(self, ranks: int) -> int:
@@ -67,7 +68,7 @@ class TrialConfig(LossFields):
         return ranks // self.sharing
 
     def accumulation(self, global_batch: int, ranks: int) -> int:
-        """Return the micro batches per optimizer step on each rank.
+        """Return the number of micro batches per optimizer step on each rank.
 
         Raises:
             ValueError: the global batch is not divisible by micro batch × data-parallel groups; the message gives
@@ -85,13 +86,13 @@ class TrialConfig(LossFields):
 
     @property
     def checkpoints_whole_blocks(self) -> bool:
-        """Whether activation checkpointing keeps only the input of every block, which is how libraries define enabled
-        checkpointing."""
+        """Whether activation checkpointing keeps only the input of every block. Other libraries mean this when they say
+        that checkpointing is enabled."""
         return self.activation_checkpointing == "full" and self.checkpoint_every == 1
 
     @property
     def compiles(self) -> bool:
-        """Whether the configuration compiles the model, which makes the first steps slow."""
+        """Whether the configuration compiles the model or its blocks, which makes the first steps slow."""
         return self.compile or self.strategy.compiles
 
     @property

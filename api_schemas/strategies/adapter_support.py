@@ -8,11 +8,12 @@ _WHY = {
     "pipeline_parallel": "cuts the model into stages, of which the first may have nothing to train",
     "expert_parallel": "divides experts, beside which nobody has trained an adapter",
 }
-"""Reasons why an adapter cannot be trained with several ranks on a parallel axis, by the axis's field."""
+"""Reasons why an adapter cannot be trained if several ranks form a parallel axis, by the field that sets the size of
+the axis."""
 
 
 def check(config: TrialConfig, adapter: AdapterSchema | None) -> None:
-    """Reject a configuration whose mesh cannot train the workload's adapter.
+    """Reject a configuration whose parallel axes do not allow the workload's adapter to be trained.
 
     Raises:
         ValueError: names the field, its value and the remedy.

@@ -23,28 +23,28 @@ def checkpointing_words(mode: Checkpointing, every: int) -> str:
 
 
 GradSync = Literal["every", "reduce_scatter", "last"]
-"""Time at which gradients are reduced during accumulation: after every micro batch; after every micro batch within the
-shard group and once across replicate groups; or once, after the last micro batch (unsharded gradients then stay in
-memory)."""
+"""Time at which gradients are reduced during gradient accumulation. `every`: after each micro batch. `reduce_scatter`:
+after each micro batch within the shard group, and once per step across the replicas. `last`: once, after the last micro
+batch; unsharded gradients stay in memory until then."""
 
 
 @dataclass(frozen=True)
 class TrainerStep:
-    """Settings of a training step that Hugging Face's Trainer needs besides a strategy's own fields."""
+    """Settings of a training step that Hugging Face's Trainer needs in addition to the fields of a strategy."""
 
     workload: Workload
     micro_batch: int
     accumulation: int
     checkpoints: bool
-    """Whether Trainer, not the caller, applies activation checkpointing to whole blocks."""
+    """Whether Trainer itself applies activation checkpointing to whole blocks. If False, the caller does."""
     block_class: str | None
-    """Class name of the model's repeated block; None: Trainer determines it from the model."""
+    """Class name of the model's repeated block. If None, Trainer determines it from the model."""
     offloads_inputs: bool = False
     """Whether Trainer keeps the inputs of checkpointed blocks in host memory."""
 
     def sync_each_batch(self, policy: GradSync) -> dict[str, Any]:
-        """Return the Trainer arguments that make Accelerate reduce gradients at each micro batch if the policy requires
-        it; by default Accelerate reduces once per step."""
+        """Return the arguments with which Trainer reduces gradients after each micro batch, if the policy is `every`.
+        By default, Accelerate reduces them once per step."""
         if policy != "every" or self.accumulation == 1:
             return {}
         return {"accelerator_config": {"gradient_accumulation_kwargs": {"sync_each_batch": True}}}
@@ -64,35 +64,38 @@ class StrategySchema(Schema):
     """Interface of every training strategy, used by configurations, baselines, the predictor and the exports."""
 
     flattens: ClassVar[str | None] = None
-    """Reason why the optimizer never gets a whole matrix, or a shard of one, with this backend; None if it does."""
+    """Reason why this backend never gives the optimizer a whole matrix, or a shard that is a part of one. None if the
+    backend does."""
 
     def keyed(self, consumer: Consumer) -> dict[str, Any]:
-        """Return the fields of an exported file that take a knob's value unchanged, by their names in the consumer."""
+        """Return the fields of an exported file that take the value of a knob unchanged, each with its value. The names
+        are those of `consumer`, the program that reads the file."""
         return declarations.keyed(self, consumer)
 
     def calls(self, consumer: Consumer = "script") -> dict[str, Any]:
-        """Return the methods of the sharded model that apply a knob, each with its argument; none for knobs at their
-        default."""
+        """Return the methods of the sharded model that apply a knob, each with its argument. Knobs at their default
+        need no call."""
         return declarations.calls(self, consumer)
 
     def as_run_by(self, consumer: Consumer, **changes: Any) -> Self:
-        """Return the strategy with which the consumer (program of an export) trains: knobs that the consumer cannot
-        express have the consumer's own value. `changes`: values that depend on more than one knob."""
+        """Return the strategy with which `consumer` (the program that reads an export) trains. Knobs that it cannot
+        express have its own values. `changes` are values that depend on more than one knob."""
         return self.model_validate({**self.model_dump(), **declarations.lost_fields(self, consumer), **changes})
 
     @property
     def compiles(self) -> bool:
-        """Whether the backend compiles the model by itself."""
+        """Whether the backend itself compiles the model, as DeepCompile does."""
         return False
 
     @property
     def model_parallel(self) -> int:
-        """Number of ranks that together compute one copy of the model, on the same samples."""
+        """Number of ranks that together compute one copy of the model, on the same samples. It is 1 without tensor or
+        pipeline parallelism."""
         return 1
 
     @property
     def stages(self) -> int:
-        """Number of pipeline stages that the model is divided into."""
+        """Number of pipeline stages into which the model is divided; 1 without pipeline parallelism."""
         return 1
 
     @property
@@ -102,7 +105,8 @@ class StrategySchema(Schema):
 
     @property
     def expert_ranks(self) -> int:
-        """Number of adjacent ranks that divide the experts of a layer, each with samples of its own."""
+        """Number of adjacent ranks that divide the experts of a layer among them; each of these ranks trains on samples
+        of its own."""
         return 1
 
     def check_blocks(self, checkpointing: Checkpointing, compiled: bool) -> None:
@@ -113,15 +117,15 @@ class StrategySchema(Schema):
         """
 
     def check_ranks(self, ranks: int) -> None:
-        """Reject group sizes that do not divide the number of ranks.
+        """Reject sizes of parallel groups that do not divide the number of ranks.
 
         Raises:
             ValueError: names the field and the remedy.
         """
 
     def check_cluster(self, cluster: Cluster, precision: Precision, accumulation: int) -> None:
-        """Reject a configuration that cannot run on the cluster, or whose training result would differ from the
-        workload's.
+        """Reject a configuration that cannot run on the cluster, or with which the training would give another result
+        than the workload defines.
 
         Raises:
             ValueError: names the field and the remedy.
@@ -135,7 +139,7 @@ class StrategySchema(Schema):
 
 
 def check_mesh(replicate: int, shard: int, ranks: int, tensor: int = 1, stages: int = 1) -> None:
-    """Check that the product of the mesh's axes equals the number of ranks.
+    """Check that the product of the sizes of all parallel axes equals the number of ranks.
 
     Raises:
         ValueError: the product differs; the message names the axes and a valid choice.

@@ -16,8 +16,8 @@ def check(
     model_summary: ModelSummary | None = None,
     split: int = 1,
 ) -> None:
-    """Reject a `context_parallel` size that does not divide the workload, or would change the training result, as far
-    as is known. `split`: number of ranks that split the model.
+    """Reject a `context_parallel` size that does not divide the workload, or that would change the result of the
+    training, as far as is known. `split` is the number of ranks that split the model.
 
     Raises:
         ValueError: names the field, its value and the remedy.
@@ -34,7 +34,8 @@ def check(
 
 
 def check_heads(size: int, heads: int | None, note: str | None) -> None:
-    """Reject a `context_parallel` size that the model summary does not allow (`context_heads`, `context_note`).
+    """Reject a `context_parallel` size that the summary of the model does not allow: it must divide `context_heads`,
+    and `context_note` says why no size is possible.
 
     Raises:
         ValueError: names the field, its value and the remedy.
@@ -52,8 +53,8 @@ def check_heads(size: int, heads: int | None, note: str | None) -> None:
 
 
 def legal_divisors(ranks: int, check_size: Callable[[int], None]) -> tuple[tuple[int, ...], str | None]:
-    """Return the divisors of a number of ranks that pass a check (which raises ValueError), and the check's message for
-    the first divisor that fails (None if all pass)."""
+    """Return those divisors of a number of ranks that pass a check (a function that raises ValueError if they fail),
+    and the error text for the first divisor that fails. The text is None if all pass."""
     legal, why_not = [], None
     for size in divisors(ranks):
         try:

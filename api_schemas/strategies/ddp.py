@@ -34,8 +34,8 @@ class DdpConfig(StrategySchema):
             values_text="MiB of gradients in 1, 2 and 4 blocks; 25 (torch's default); the model",
         ),
     ] = Field(default=25, ge=1, le=4096)
-    """Size of a gradient bucket in MiB, reduced by one all-reduce. A larger value gives fewer launches and a later
-    start of overlap."""
+    """Size in MiB of a gradient bucket, which one all-reduce sums over the ranks. Larger buckets need fewer launches,
+    and let communication begin later in backward."""
     gradient_as_bucket_view: Annotated[
         bool,
         Knob(
@@ -52,7 +52,8 @@ class DdpConfig(StrategySchema):
             },
         ),
     ] = False
-    """Whether gradients are views of the communication buckets, which avoids one copy of them."""
+    """Whether gradients are views of the communication buckets. This saves the memory of a second copy of the
+    gradients, and the time to copy them."""
     static_graph: Annotated[
         bool,
         Knob(
@@ -87,11 +88,12 @@ class DdpConfig(StrategySchema):
             },
         ),
     ] = "last"
-    """Time at which gradients are reduced during accumulation; `last` accumulates under `no_sync`."""
+    """Time at which gradients are reduced during gradient accumulation: after every micro batch (`every`), or only
+    after the last one (`last`), which accumulates under `no_sync`."""
 
     @property
     def sync_policy(self) -> GradSync:
-        """Time at which gradients are reduced during accumulation, as the value common to all strategies."""
+        """Time at which gradients are reduced during gradient accumulation, in the form that all strategies share."""
         return self.grad_sync
 
     def to_ddp(self) -> dict[str, Any]:

@@ -4,8 +4,8 @@ from shardtune.api_schemas.training.models import ModelSpec
 
 
 def check(size: int, shard: int, tensor: int) -> None:
-    """Reject an `expert_parallel` size that does not divide the shard group. `shard`: number of ranks in the group
-    (`dp_shard`), of which `size` divide the experts.
+    """Reject an `expert_parallel` size that does not divide the shard group. `shard` is the number of ranks in the
+    group (`dp_shard`); each `size` adjacent ranks of it divide the experts.
 
     Raises:
         ValueError: names the field, its value and the remedy.
@@ -29,8 +29,8 @@ def check_model(size: int, model: ModelSpec | None) -> None:
 
 
 def check_experts(size: int, shard: int, experts: int | None, width: int | None, note: str | None) -> None:
-    """Reject an `expert_parallel` size that the model summary does not allow (`experts`, `expert_width`,
-    `expert_note`).
+    """Reject an `expert_parallel` size that the summary of the model does not allow, by its fields `experts`,
+    `expert_width` and `expert_note`.
 
     Raises:
         ValueError: names the field, its value and the remedy.
@@ -52,8 +52,8 @@ def check_experts(size: int, shard: int, experts: int | None, width: int | None,
 
 
 def sharded_axis(size: int, shard: int, experts: int, width: int) -> int | None:
-    """Return the axis of the stacked expert weights along which FSDP2 shards a rank's part: 0 if whole experts divide
-    evenly, 1 if each expert's rows do; None if neither does."""
+    """Return the axis along which FSDP2 shards a rank's part of the stacked expert weights. It is 0 if the number of
+    whole experts divides evenly, 1 if only the rows of each expert do, and None if neither does."""
     over = shard // size
     if experts // size % over == 0:
         return 0

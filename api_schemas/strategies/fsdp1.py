@@ -13,11 +13,12 @@ from shardtune.api_schemas.training.workload import Precision
 HYBRID: tuple[ShardingStrategy, ...] = ("HYBRID_SHARD", "_HYBRID_SHARD_ZERO2")
 """FSDP1 sharding strategies that shard within a group of ranks and replicate across groups."""
 RESHARDING: tuple[ShardingStrategy, ...] = ("FULL_SHARD", "HYBRID_SHARD")
-"""FSDP1 sharding strategies that free gathered parameters after forward."""
+"""Sharding strategies of FSDP1 that free gathered parameters after forward."""
 
 
 class Fsdp1Config(Fsdp1Fields):
-    """Arguments of `torch.distributed.fsdp.FullyShardedDataParallel`, applied to each repeated block and to the root."""
+    """Arguments of `torch.distributed.fsdp.FullyShardedDataParallel`, which wraps each repeated block and the root
+    module."""
 
     flattens: ClassVar[str | None] = "FSDP1 steps flat shards of many parameters"
 
@@ -39,7 +40,7 @@ class Fsdp1Config(Fsdp1Fields):
 
     @property
     def sync_policy(self) -> GradSync:
-        """Time at which gradients are reduced during accumulation, as the value common to all strategies."""
+        """Time at which gradients are reduced during gradient accumulation, in the form that all strategies share."""
         return self.grad_sync
 
     @property
@@ -48,7 +49,7 @@ class Fsdp1Config(Fsdp1Fields):
         return self.dp_shard > 1 and self.sharding_strategy not in RESHARDING
 
     def check_blocks(self, checkpointing: Checkpointing, compiled: bool) -> None:
-        """Reject `torch.compile` together with flat parameters (`use_orig_params` false).
+        """Reject `torch.compile` together with flat parameters (`use_orig_params: false`).
 
         Raises:
             ValueError: names the field and the remedy.
@@ -59,7 +60,8 @@ class Fsdp1Config(Fsdp1Fields):
             )
 
     def check_ranks(self, ranks: int) -> None:
-        """Reject replicate and shard groups whose product differs from the number of ranks.
+        """Reject numbers of replicas (`dp_replicate`) and of shards (`dp_shard`) whose product differs from the number
+        of ranks.
 
         Raises:
             ValueError: names the field and the remedy.
@@ -67,8 +69,8 @@ class Fsdp1Config(Fsdp1Fields):
         check_mesh(self.dp_replicate, self.dp_shard, ranks)
 
     def check_cluster(self, cluster: Cluster, precision: Precision, accumulation: int) -> None:
-        """Reject an FSDP1 configuration that cannot run on the cluster (CPU offload on CPU ranks) or would accumulate
-        gradients wrongly.
+        """Reject an FSDP1 configuration that cannot run on the cluster, such as CPU offload on CPU ranks, or that would
+        accumulate gradients wrongly.
 
         Raises:
             ValueError: names the field and the remedy.
@@ -82,7 +84,8 @@ class Fsdp1Config(Fsdp1Fields):
         self.check_accumulation(precision, accumulation)
 
     def check_accumulation(self, precision: Precision, accumulation: int) -> None:
-        """Reject gradient accumulation settings that torch 2.13 accepts without a warning but trains wrongly with.
+        """Reject settings with which torch 2.13 accumulates gradients wrongly although it accepts them without a
+        warning.
 
         Raises:
             ValueError: names the field and the remedy.
@@ -104,7 +107,7 @@ class Fsdp1Config(Fsdp1Fields):
             )
 
     def to_fsdp1(self) -> dict[str, Any]:
-        """Return the keyword arguments for `FullyShardedDataParallel(module, **…)` that do not need torch objects."""
+        """Return those keyword arguments of `FullyShardedDataParallel(module, **…)` that need no torch objects."""
         return self.keyed("script")
 
     def to_accelerate(self, block_class: str) -> dict[str, Any]:
@@ -136,8 +139,9 @@ class Fsdp1Config(Fsdp1Fields):
 
 
 def sync_policies(cpu_offload: bool, precision: Precision) -> tuple[Literal["every", "last"], ...]:
-    """Return the gradient sync policies that accumulate correctly in this precision (torch 2.13, `_runtime_utils.py`
-    and `_flat_param.py`). With offload, each reduction overwrites the previous gradient on the host. Under `no_sync`,
-    gradients are summed in the dtype of the gathered parameters, regardless of `reduce_dtype`."""
+    """Return the values of `grad_sync` with which FSDP1 accumulates gradients correctly in this precision (torch 2.13,
+    `_runtime_utils.py` and `_flat_param.py`). With offload, each reduction overwrites the previous gradient on the
+    host. Under `no_sync`, gradients are summed in the dtype of the gathered parameters, regardless of
+    `reduce_dtype`."""
     every: tuple[Literal["every", "last"], ...] = () if cpu_offload else ("every",)
     return (*every, "last") if precision.weights_dtype == precision.reduce_dtype else every

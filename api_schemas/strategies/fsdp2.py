@@ -39,18 +39,18 @@ class Fsdp2Config(Fsdp2Fields):
 
     @property
     def sync_policy(self) -> GradSync:
-        """Time at which gradients are reduced during accumulation, as the value common to all strategies."""
+        """Time at which gradients are reduced during gradient accumulation, in the form that all strategies share."""
         return self.grad_sync
 
     @property
     def model_parallel(self) -> int:
-        """Number of ranks that together compute one copy of the model on the same samples (tensor parallel × pipeline
-        stages)."""
+        """Number of ranks that together compute one copy of the model, on the same samples. It is tensor parallel ×
+        pipeline stages."""
         return self.tensor_parallel * self.pipeline_parallel
 
     @property
     def stages(self) -> int:
-        """Number of pipeline stages that the model is divided into."""
+        """Number of pipeline stages into which the model is divided."""
         return self.pipeline_parallel
 
     @property
@@ -60,7 +60,8 @@ class Fsdp2Config(Fsdp2Fields):
 
     @property
     def expert_ranks(self) -> int:
-        """Number of adjacent ranks that divide the experts of a layer, each with samples of its own."""
+        """Number of adjacent ranks that divide the experts of a layer among them; each of these ranks trains on samples
+        of its own."""
         return self.expert_parallel
 
     def check_blocks(self, checkpointing: Checkpointing, compiled: bool) -> None:
@@ -88,7 +89,7 @@ class Fsdp2Config(Fsdp2Fields):
             )
 
     def check_ranks(self, ranks: int) -> None:
-        """Reject parallel group sizes that do not divide the number of ranks, or whose product differs from it.
+        """Reject sizes of parallel groups that do not divide the number of ranks, or whose product differs from it.
 
         Raises:
             ValueError: names the field and the remedy.
@@ -113,8 +114,7 @@ class Fsdp2Config(Fsdp2Fields):
         pipeline_schedules.check_micro_batches(self.pipeline_schedule, self.pipeline_parallel, accumulation)
 
     def to_fully_shard(self) -> dict[str, Any]:
-        """Return the keyword arguments for `fully_shard(module, mesh=…, mp_policy=…, **…)` that do not need torch
-        objects."""
+        """Return those keyword arguments of `fully_shard(module, mesh=…, mp_policy=…, **…)` that need no torch objects."""
         return self.keyed("script")
 
     def to_accelerate(self, block_class: str) -> dict[str, Any]:
@@ -131,8 +131,9 @@ class Fsdp2Config(Fsdp2Fields):
         }
 
     def to_training_arguments(self, step: TrainerStep) -> dict[str, Any]:
-        """Return the fields of Hugging Face `TrainingArguments` (transformers 5) for this FSDP2 configuration; Trainer
-        requires FSDP's activation checkpointing instead of its own argument."""
+        """Return the fields of Hugging Face `TrainingArguments` (transformers 5) for this FSDP2 configuration.
+        Activation checkpointing is stated in FSDP's section, because the Trainer does not accept its own argument
+        together with FSDP."""
         section: dict[str, Any] = {
             "version": 2,
             "auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
@@ -148,8 +149,8 @@ class Fsdp2Config(Fsdp2Fields):
         return {**step.sync_each_batch(self.grad_sync), "fsdp": True, "fsdp_config": section}
 
     def as_accelerate_runs_it(self, accumulation: int) -> "Fsdp2Config":
-        """Return the configuration as Accelerate 1.15 would run it: with its own prefetch, one FSDP unit per block, and
-        gradients reduced at each micro batch or once."""
+        """Return the configuration as Accelerate 1.15 would train it: it sets the prefetch itself, makes one FSDP unit
+        of each block, and reduces gradients after each micro batch or once per step."""
         late = self.grad_sync == "reduce_scatter" and accumulation > 1
         changes = {
             "reshard_after_forward": bool(self.reshard_after_forward),

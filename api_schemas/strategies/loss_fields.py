@@ -13,7 +13,7 @@ _IN_YOUR_MODULE = Written("a note: compute it in your module")
 
 
 class LossFields(TrialFields):
-    """Settings of a training configuration, with those of the loss."""
+    """Settings of a training configuration: those that every strategy has, and those that say how the loss is computed."""
 
     loss: Annotated[
         Loss,
@@ -36,8 +36,8 @@ class LossFields(TrialFields):
             upstream='TRL\'s `loss_type="chunked_nll"`; [the loss in chunks](../explanation/loss.md)',
         ),
     ] = "full"
-    """Computation of the loss: from the logits of a whole micro batch, or in chunks of tokens whose logits are computed
-    again in backward. Chunks need less memory and one more product with the output head."""
+    """Way to compute the loss: from the logits of a whole micro batch (`full`), or in chunks of tokens, whose logits
+    backward computes again (`chunked`). Chunks need less memory and cost one more product with the output head."""
     loss_chunk: Annotated[
         int,
         Knob(
@@ -57,5 +57,5 @@ class LossFields(TrialFields):
             upstream="as the number of chunks of torchtune's chunked loss, in tokens",
         ),
     ] = Field(default=DEFAULT_CHUNK, ge=16, le=1 << 20)
-    """Number of tokens in a chunk of the loss. Smaller chunks need less memory and add to the head's gradient more
-    often."""
+    """Number of tokens in a chunk, if the loss is computed in chunks. Smaller chunks need less memory, and accumulate
+    the output head's gradient in more steps."""

@@ -5,11 +5,11 @@ from typing import Literal
 from shardtune.api_schemas.training.models import ModelSpec, ModelSummary
 
 Loss = Literal["full", "chunked"]
-"""Computation of the loss. `full` has the logits of a whole micro batch at once; `chunked` has those of `loss_chunk`
-tokens, and computes each chunk's logits again in backward."""
+"""Way to compute the loss. `full` computes the logits of a whole micro batch at once. `chunked` computes them for
+`loss_chunk` tokens at a time, and again in backward."""
 
 DEFAULT_CHUNK = 1024
-"""Number of tokens in a chunk of the loss."""
+"""Number of tokens in a chunk, if the loss is computed in chunks of tokens."""
 
 
 def loss_words(chunk: int) -> str:
@@ -32,5 +32,6 @@ def check(loss: Loss, model: ModelSpec | None = None, model_summary: ModelSummar
 
 
 def rejected(why: str) -> ValueError:
-    """Return the error for a model whose loss cannot be computed in chunks; `why` is the end of a sentence."""
+    """Return the error for a model whose loss cannot be computed in chunks. `why` is the reason, as the end of the
+    error message."""
     return ValueError(f"loss ('chunked') is not for this model: {why}; use 'full'")

@@ -34,7 +34,8 @@ def check(config: TrialConfig, optimizer: OptimizerSchema) -> None:
 
 
 def can_train(config: TrialConfig, optimizer: OptimizerSchema) -> bool:
-    """Whether the configuration's backend can train with the optimizer, as far as `check` knows."""
+    """Whether the configuration's backend can train with the optimizer, by the same rules by which `check` rejects
+    configurations."""
     try:
         check(config, optimizer)
     except ValueError:
@@ -43,7 +44,7 @@ def can_train(config: TrialConfig, optimizer: OptimizerSchema) -> bool:
 
 
 def check_limits(knobs: Mapping[str, object], optimizer: OptimizerSchema) -> None:
-    """Reject limits of a search that allow only offloaded states, for an optimizer whose step cannot run on the host.
+    """Reject search limits that allow only states offloaded to the host, if the optimizer cannot update them there.
 
     Raises:
         ValueError: names the knob, its values and the remedy.
@@ -74,7 +75,8 @@ def trainable_backends(backends: Iterable[Backend], optimizer: OptimizerSchema) 
 
 
 def dropped_note(backends: Iterable[Backend], optimizer: OptimizerSchema) -> tuple[str, ...]:
-    """Return the note that names the backends of a search which cannot train with the optimizer; empty if all can."""
+    """Return a note that names the backends of a search which cannot train with the optimizer; empty if all of them
+    can."""
     dropped = [kind for kind in backends if _obstacle(kind, optimizer) is not None]
     if not dropped:
         return ()

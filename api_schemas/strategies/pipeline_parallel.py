@@ -5,8 +5,8 @@ from shardtune.api_schemas.training.optimizers import AdamWBf16, OptimizerSchema
 
 
 def blocks_of_stages(blocks: int, stages: int) -> tuple[int, ...]:
-    """Return the number of blocks of each pipeline stage in order. A remainder goes to the first stages, since the last
-    stage also computes output head and loss."""
+    """Return the number of the model's blocks in each pipeline stage, in order. If the blocks do not divide evenly, the
+    first stages get one more, because the last stage also computes output head and loss."""
     return tuple(blocks // stages + (stage < blocks % stages) for stage in range(stages))
 
 
@@ -21,8 +21,8 @@ def check_ranks(size: int, ranks: int) -> None:
 
 
 def check(size: int, micro_batches: int, model: ModelSpec | None = None) -> None:
-    """Reject a number of pipeline stages that cannot work, as far as is known. `micro_batches`: micro batches per step,
-    which pass through the stages.
+    """Reject a number of pipeline stages that cannot work, as far as is known before the model is built.
+    `micro_batches` is the number of micro batches per step, which pass through the stages.
 
     Raises:
         ValueError: names the field, its value and the remedy.
@@ -39,8 +39,8 @@ def check(size: int, micro_batches: int, model: ModelSpec | None = None) -> None
 
 
 def check_blocks(size: int, blocks: int | None, note: str | None, virtual: int = 1) -> None:
-    """Reject pipeline stages (`virtual` of them on each rank) that the model summary does not allow (`pipeline_blocks`,
-    `pipeline_note`).
+    """Reject pipeline stages that the summary of the model does not allow (`pipeline_blocks`, `pipeline_note`). Each
+    rank holds `virtual` of them.
 
     Raises:
         ValueError: names the field, its value and the remedy.
@@ -61,8 +61,8 @@ def check_blocks(size: int, blocks: int | None, note: str | None, virtual: int =
 
 
 def check_tied(size: int, optimizer: OptimizerSchema) -> None:
-    """Reject pipeline stages of a model with tied weights if the optimizer rounds stochastically: two stages hold a
-    copy of the tied weights each, and the copies would differ.
+    """Reject pipeline stages of a model with tied weights if the optimizer rounds stochastically. Two stages would hold
+    a copy of the tied weights each, and the copies would become different.
 
     Raises:
         ValueError: names the field, its value and the remedy.

@@ -18,20 +18,20 @@ class ScheduleFacts:
     """Properties of a pipeline schedule."""
 
     title: str
-    """Name of the schedule in torch and torchtitan; prefixed with `Schedule`, the name of torch's class."""
+    """Name of the schedule in torchtitan. With the prefix `Schedule` it is the name of the class in torch."""
     is_interleaved: bool = False
-    """Whether the schedule places several stages on each rank: stage i on rank i modulo the number of ranks, or in a V
-    shape."""
+    """Whether the schedule places several stages on each rank, either in a loop (stage i on rank i modulo the number of
+    ranks) or in a V shape."""
     is_v: bool = False
-    """Whether the schedule places two stages on each rank in a V shape, the second ones in reverse order, so that the
-    first rank has the first and the last stage."""
+    """Whether the schedule places two stages on each rank in a V shape. The second stages are in reverse order, so that
+    the first rank has the first and the last stage."""
     has_rounds: bool = False
     """Whether the schedule runs the micro batches of a step in rounds of equal length."""
     splits_backward: bool = False
-    """Whether the schedule computes weight gradients separately, after the input gradients that other ranks wait
-    for."""
+    """Whether the schedule computes the gradients of weights separately, later than the gradients of inputs, for which
+    other ranks wait."""
     per_rank: int = 1
-    """Minimum number of micro batches in a step per rank of the pipeline."""
+    """Minimum number of micro batches in a step, divided by the number of ranks of the pipeline."""
 
 
 FACTS: dict[str, ScheduleFacts] = {
@@ -47,7 +47,7 @@ FACTS: dict[str, ScheduleFacts] = {
 
 
 def stages_of_rank(rank: int, ranks: int, virtual: int, is_v: bool = False) -> tuple[int, ...]:
-    """Return the indices of the pipeline stages on a rank, in order."""
+    """Return the numbers of the pipeline stages that a rank holds, in order."""
     if is_v:
         return rank, 2 * ranks - 1 - rank
     return tuple(rank + ranks * chunk for chunk in range(virtual))
@@ -81,8 +81,8 @@ def check_virtual(schedule: str, virtual: int, ranks: int) -> None:
 
 
 def check_split(schedule: str, keeps: bool, waits: bool) -> None:
-    """Reject a pipeline schedule that delays weight gradients unless the settings allow it: parameters stay gathered
-    from forward to backward (`keeps`), and gradients are reduced after the last micro batch (`waits`).
+    """Reject a pipeline schedule that delays the gradients of weights unless the settings allow it. They must keep
+    parameters gathered from forward to backward (`keeps`), and reduce gradients after the last micro batch (`waits`).
 
     Raises:
         ValueError: names the field, its value and the remedy.

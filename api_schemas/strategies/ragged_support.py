@@ -9,18 +9,19 @@ _WHY = {
     "pipeline_parallel": "sends hidden states of one shape from stage to stage",
     "expert_parallel": "exchanges tokens between ranks, which nobody has compared for rows of several lengths",
 }
-"""Reasons why samples of several lengths cannot be trained with several ranks on a parallel axis, by the axis's
-field."""
+"""Reasons why samples of different lengths cannot be trained if several ranks form a parallel axis, by the field that
+sets the size of the axis."""
 _WHY_PACKED = _WHY | {
     "context_parallel": "divides rows among ranks, whose mask knows no bounds of packed samples",
     "tensor_parallel": "divides the positions of rows among ranks, which nobody has compared for packed samples",
     "pipeline_parallel": "sends hidden states from stage to stage, but no positions of packed samples",
 }
-"""Reasons why samples packed into rows cannot be trained with several ranks on a parallel axis, by the axis's field."""
+"""Reasons why samples packed into rows cannot be trained if several ranks form a parallel axis, by the field that sets
+the size of the axis."""
 
 
 def check(config: TrialConfig, data: SampleLengths | None) -> None:
-    """Reject a configuration that cannot train samples of several lengths.
+    """Reject a configuration that cannot train samples of different lengths.
 
     Raises:
         ValueError: names the field, its value and the remedy.
@@ -40,7 +41,7 @@ def check(config: TrialConfig, data: SampleLengths | None) -> None:
 
 
 def check_axis(name: str, size: int, data: SampleLengths | None) -> None:
-    """Reject a size above 1 of one parallel axis, if the workload's samples have several lengths.
+    """Reject a size above 1 of one parallel axis if the workload's samples have different lengths.
 
     Raises:
         ValueError: names the field, its value and the remedy.

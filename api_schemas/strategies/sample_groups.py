@@ -59,8 +59,8 @@ def check(config: TrialConfig, cluster: Cluster, workload: Workload, model: Mode
 
 
 def check_experts(config: TrialConfig, experts: int | None, width: int | None, note: str | None) -> None:
-    """Reject an `expert_parallel` size that cannot divide the model's experts, according to the model summary
-    (`experts`, `expert_width`, `expert_note`), and MLP slices of a model with experts.
+    """Reject an `expert_parallel` size that cannot divide the model's experts, according to the summary of the model
+    (`experts`, `expert_width`, `expert_note`). Also reject MLPs in slices for a model with experts.
 
     Raises:
         ValueError: names the field, its value and the remedy.

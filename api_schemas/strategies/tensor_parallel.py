@@ -14,8 +14,8 @@ def check(
     model_summary: ModelSummary | None = None,
     stages: int = 1,
 ) -> None:
-    """Reject a `tensor_parallel` size that does not divide the ranks, workload or model, as far as is known. `context`:
-    ranks that share each sequence; `stages`: number of pipeline stages.
+    """Reject a `tensor_parallel` size that does not divide the ranks, the workload or the model, as far as they are
+    known. `context` is the number of ranks that share each sequence, `stages` the number of pipeline stages.
 
     Raises:
         ValueError: names the field, its value and the remedy.
@@ -32,7 +32,8 @@ def check(
 
 
 def check_widths(size: int, context: int, divisor: int | None, note: str | None) -> None:
-    """Reject a `tensor_parallel` size that the model summary does not allow (`tensor_divisor`, `tensor_note`).
+    """Reject a `tensor_parallel` size that does not divide the heads or sizes of the model, as its summary states them
+    (`tensor_divisor`, `tensor_note`).
 
     Raises:
         ValueError: names the field, its value and the remedy.
@@ -53,8 +54,8 @@ def check_widths(size: int, context: int, divisor: int | None, note: str | None)
 
 
 def _obstacle(size: int, context: int, ranks: int, workload: Workload) -> str | None:
-    """Return the reason why a `tensor_parallel` size does not fit ranks or workload; None if it does. `ranks`: number
-    of ranks of one pipeline stage."""
+    """Return the reason why a `tensor_parallel` size does not fit the ranks or the workload; None if it fits. `ranks`
+    is the number of ranks of one pipeline stage."""
     length, batch, sharing = workload.sequence_length, workload.global_batch, size * context
     times = f" times context_parallel ({context})" if context > 1 else ""
     if ranks % sharing:

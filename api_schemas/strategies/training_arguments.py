@@ -9,7 +9,8 @@ from shardtune.api_schemas.training.workload import Workload
 
 
 def workload_arguments(workload: Workload, on_cpu: bool) -> dict[str, Any]:
-    """Return the training arguments that depend only on the workload, not on the configuration."""
+    """Return those fields of Hugging Face `TrainingArguments` that depend only on the workload, not on the
+    configuration."""
     return {
         # Trainer's bf16 is mixed precision; a model that is loaded in bfloat16 trains in it throughout without.
         "bf16": workload.precision.compute_dtype == "bfloat16" and not workload.precision.has_low_states,
@@ -26,8 +27,9 @@ def workload_arguments(workload: Workload, on_cpu: bool) -> dict[str, Any]:
 def strategy_arguments(
     config: TrialConfig, workload: Workload, accumulation: int, block_class: str | None, checkpoints: bool = False
 ) -> dict[str, Any]:
-    """Return the training arguments for batch size and strategy. `checkpoints`: whether to include `full` activation
-    checkpointing, which the adapter of training scripts applies itself.
+    """Return the fields of Hugging Face `TrainingArguments` for batch size and strategy. `checkpoints` says whether to
+    include `full` activation checkpointing; it is left out if the adapter for training scripts applies checkpointing
+    itself.
 
     Raises:
         ValueError: Hugging Face's Trainer does not support the backend.

@@ -25,7 +25,8 @@ _IN_YOUR_MODULE = Written("a note: apply it in your module")
 
 
 class TrialFields(Schema):
-    """Strategy of a training configuration, and the settings that every strategy has."""
+    """Training configuration without the settings of the loss: its strategy, and the settings that every strategy
+    has."""
 
     strategy: Strategy
     micro_batch: Annotated[
@@ -46,7 +47,8 @@ class TrialFields(Schema):
             upstream="DeepSpeed `train_micro_batch_size_per_gpu`; the batch of one forward pass elsewhere",
         ),
     ] = Field(default=1, ge=1)
-    """Samples per forward pass on each rank; ranks that share samples process the same ones."""
+    """Number of samples per forward pass on each rank. Ranks that share samples (in tensor, context or pipeline
+    parallelism) process the same ones."""
     context_parallel: Annotated[
         int,
         Knob(
@@ -69,9 +71,9 @@ class TrialFields(Schema):
             upstream="DeepSpeed-Ulysses; torchtitan's `context_parallel_degree` by another attention",
         ),
     ] = Field(default=1, ge=1, le=4096)
-    """Number of adjacent ranks that share samples: each processes an equal part of the sequence, and attention
-    exchanges positions for heads (Ulysses). A larger value fits longer sequences; each block exchanges four times in
-    forward and four times in backward."""
+    """Number of adjacent ranks that share each sample. Each rank processes an equal part of the sequence; for
+    attention, the ranks exchange parts of sequences for attention heads (Ulysses). A larger value fits longer
+    sequences, and adds four exchanges per block in forward and four in backward."""
     activation_checkpointing: Annotated[
         Checkpointing,
         Knob(
@@ -111,15 +113,16 @@ class TrialFields(Schema):
             upstream="every k-th block, counted from the first",
         ),
     ] = Field(default=1, ge=1)
-    """Spacing of checkpointed blocks, counted from the first; 1: every block. A larger value recomputes less in
-    backward and uses more memory."""
+    """Distance between checkpointed blocks: 1 means every block is checkpointed, 2 every second one, counted from the
+    first. A larger value recomputes less in backward and uses more memory."""
     activation_offload: Annotated[bool, ACTIVATION_OFFLOAD, Since(2)] = False
-    """Whether the inputs of fully checkpointed blocks are kept in host memory between forward and backward. It frees
-    layers × tokens × width on the device, and needs as much host memory and two copies of it per micro batch."""
+    """Whether the inputs of fully checkpointed blocks are moved to host memory between forward and backward. It frees
+    layers × tokens × width values on the device. It needs as much host memory, and two copies over the bus per micro
+    batch."""
     mlp_slices: Annotated[int, MLP_SLICES, Since(2)] = Field(default=1, ge=1, le=1024)
-    """Number of slices of the tokens over which each block's MLP is computed; 1: all tokens at once. Activations inside
-    the MLP exist for one slice at a time. More slices need less memory; backward computes the MLP's forward again, unless
-    the block is recomputed anyway."""
+    """Number of slices into which a micro batch's tokens are cut for the MLP of each block; 1 means that it is not cut.
+    Activations inside the MLP exist for one slice at a time, so more slices need less memory. Backward computes the
+    MLP's forward again, unless the block is recomputed anyway."""
     compile: Annotated[
         bool,
         Knob(
@@ -154,8 +157,8 @@ class TrialFields(Schema):
             "process",
         ),
     ] = "default"
-    """Treatment of freed host memory: returned by glibc's default rules, or kept by the process. Keeping it avoids page
-    faults and uses more memory."""
+    """Treatment of freed host memory: glibc returns it by its default rules, or the process keeps it. Keeping it avoids
+    page faults and uses more memory."""
     threads: Annotated[
         int,
         Knob(
@@ -173,8 +176,8 @@ class TrialFields(Schema):
             upstream="`OMP_NUM_THREADS`, `torch.set_num_threads`",
         ),
     ] = Field(default=0, ge=0, le=1024)
-    """Number of CPU threads of each rank; 0: OMP_NUM_THREADS if the worker sets it, else the node's cores divided by
-    its ranks."""
+    """Number of CPU threads of each rank. 0 means OMP_NUM_THREADS if the worker sets it, otherwise the node's cores
+    divided by its ranks."""
     expandable_segments: Annotated[
         bool,
         Knob(
@@ -189,8 +192,8 @@ class TrialFields(Schema):
             upstream="`PYTORCH_ALLOC_CONF=expandable_segments:True`",
         ),
     ] = False
-    """Whether the CUDA allocator grows existing segments instead of adding new ones: less fragmentation, slower first
-    steps."""
+    """Whether the CUDA allocator grows the memory segments that it has instead of adding new ones. Memory fragments
+    less, and the first steps are slower."""
     max_connections: Annotated[
         int,
         Knob(
@@ -210,7 +213,7 @@ class TrialFields(Schema):
         ),
     ] = Field(default=0, ge=0, le=32)
     """Number of hardware queues of a GPU (CUDA_DEVICE_MAX_CONNECTIONS), which affects the order of kernels and
-    collectives; 0: the driver's default of 8."""
+    collectives. 0 means the driver's default, which is 8."""
     numa_binding: Annotated[
         NumaBinding,
         Knob(
@@ -232,9 +235,9 @@ class TrialFields(Schema):
             "rank; needs `numactl`",
         ),
     ] = "none"
-    """CPU cores to which each GPU's rank is bound: any of the worker's; those of the GPU's NUMA node; or an exclusive
-    part of these (torchrun's `--numa-binding`). Binding keeps host memory near; a rank that needs more cores must
-    wait."""
+    """CPU cores to which the rank of each GPU is bound. `none`: any core of the worker; `node`: the cores of the GPU's
+    NUMA node; `exclusive`: a part of those cores for each rank (torchrun's `--numa-binding`). Binding keeps host memory
+    near; a rank that needs more cores must wait for them."""
     gc_every: Annotated[
         int,
         Knob(
@@ -258,5 +261,6 @@ class TrialFields(Schema):
             upstream="torchtitan's `gc_freq`, Megatron's `--manual-gc-interval`",
         ),
     ] = Field(default=0, ge=0, le=10_000)
-    """Number of optimizer steps between collections of Python's garbage, at the same step on all ranks; 0: each rank's
-    Python collects by itself, and the others wait for it. A larger value waits less often and keeps garbage longer."""
+    """Number of optimizer steps after which all ranks collect Python's garbage, at the same step. 0 means that Python
+    collects on each rank at its own times, while the other ranks wait. With a larger value, ranks wait less often and
+    garbage is kept longer."""

@@ -12,14 +12,15 @@ from shardtune.api_schemas.training.workload import Precision, Workload
 
 _DTYPE = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 _LOW_STATES = {"bf16_master_weights_and_grads": True, "bf16_optimizer_states": True}
-"""DeepSpeed's switches for states in bfloat16; without them it keeps float32 masters and moments (0.19.8)."""
+"""Switches of DeepSpeed that keep weights, gradients and optimizer states in bfloat16. Without them DeepSpeed (0.19.8)
+keeps master weights and moments in float32."""
 _LOSS_SCALE = {"enabled": True, "loss_scale": 0, "initial_scale_power": 16, "loss_scale_window": 2000, "hysteresis": 1}
-"""DeepSpeed's dynamic loss scale (0 means dynamic) with the steps of torch's `GradScaler`: halved after each overflow, doubled
-after 2,000 steps without one."""
+"""Settings of DeepSpeed's dynamic loss scale (`loss_scale` 0 means dynamic). They give the steps of torch's
+`GradScaler`: the scale is halved after each overflow and doubled after 2,000 steps without one."""
 
 
 class ZeroConfig(ZeroFields):
-    """Section `zero_optimization` of a DeepSpeed configuration; sizes count elements, not bytes."""
+    """Section `zero_optimization` of a DeepSpeed configuration. Bucket sizes and thresholds count elements, not bytes."""
 
     flattens: ClassVar[str | None] = "DeepSpeed steps flat partitions of many parameters"
 
@@ -35,13 +36,13 @@ class ZeroConfig(ZeroFields):
 
     @property
     def sync_policy(self) -> GradSync:
-        """Time at which gradients are reduced during accumulation: stage 1 reduces after the last micro batch; stages 2
-        and 3, which forbid `no_sync`, after every micro batch."""
+        """Time at which gradients are reduced during gradient accumulation. ZeRO stage 1 reduces them after the last
+        micro batch. Stages 2 and 3 forbid `no_sync`, and reduce them after every micro batch."""
         return "last" if self.stage == 1 else "every"
 
     @property
     def compiles(self) -> bool:
-        """Whether DeepSpeed compiles the model by itself (DeepCompile)."""
+        """Whether DeepSpeed itself compiles the model (DeepCompile)."""
         return self.deepcompile
 
     def check_blocks(self, checkpointing: Checkpointing, compiled: bool) -> None:
@@ -162,6 +163,6 @@ class ZeroConfig(ZeroFields):
 
 
 def _autocast(precision: Precision) -> dict[str, Any]:
-    """Return DeepSpeed's own autocast section. Its list of lower-precision modules is empty, since by default DeepSpeed
-    would gather and reduce the linear layers in the lower dtype."""
+    """Return the section of DeepSpeed's own autocast. Its list of modules that stay in a lower precision is empty,
+    because DeepSpeed's default list makes it gather and reduce the linear layers in the lower dtype."""
     return {"enabled": True, "dtype": precision.compute_dtype, "lower_precision_safe_modules": []}

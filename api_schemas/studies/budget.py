@@ -5,41 +5,43 @@ from pydantic import Field, model_validator
 from shardtune.api_schemas.base import Schema
 
 FEWEST_PAIRS, MOST_PAIRS = 7, 100
-"""Minimum number of pairs of runs for a verdict by a sign test (one configuration wins all of them), and maximum number
-of pairs in a study. On a quiet machine fewer pairs may be enough (`tuner.verdict.quiet_test`)."""
+"""Smallest number of pairs of runs from which a sign test can give a verdict (one configuration must win all of them),
+and the largest number of pairs that a study may have. On a quiet machine fewer pairs may be enough
+(`tuner.verdict.quiet_test`)."""
 DEFAULT_TRIALS, MOST_TRIALS = 40, 10_000
-"""Default maximum number of trials in a search, and the largest number that a budget may set."""
+"""Default maximum number of trials in a search (40), and the largest number that a budget may set (10,000)."""
 
 
 class Budget(Schema):
-    """Limits of a study. The first limit reached ends the search; the final comparison (paired runs that decide) has
-    limits of its own."""
+    """Limits of a study. The search ends at the first limit that it reaches. The final comparison (paired runs that
+    decide) has limits of its own."""
 
     max_trials: int | None = Field(default=None, ge=1, le=MOST_TRIALS)
-    """Exact number of trials, unless the search space is exhausted first. None: up to 40, fewer if further gain is
-    unlikely."""
+    """Exact number of trials, unless the search space is exhausted first. If None, up to 40 trials run, fewer if
+    further gain is unlikely."""
     max_gpu_seconds: float | None = Field(default=None, gt=0)
     """Maximum GPU-seconds (seconds × ranks) of all runs of the study."""
     max_wall_seconds: float | None = Field(default=None, gt=0)
-    """Maximum seconds since the moment at which the study could first run."""
+    """Maximum seconds that the study may take, counted from the moment at which it could first run."""
     planned_gpu_hours: float | None = Field(default=None, gt=0, le=1e9, examples=[5000.0])
     """Length in hours × GPUs of the training run that will use the result. If set, the search stops once the next trial
     is expected to cost more GPU-time than it saves, instead of at an expected gain below 1 %. Not allowed together with
     `max_trials`."""
     max_pairs: int = Field(default=24, ge=FEWEST_PAIRS, le=MOST_PAIRS)
-    """Maximum pairs of validation runs (challenger and baseline) before the verdict may remain `undecided`. More pairs
-    detect smaller gains."""
+    """Maximum number of pairs of runs, each of the challenger (the fastest other configuration) and the baseline. If
+    the speeds cannot be told apart after that many, the verdict is `undecided`. More pairs detect smaller gains."""
     repeat_disturbed: float = Field(default=0.5, ge=0, le=3)
-    """Maximum number of runs repeated because other programs disturbed the machine, as a fraction of the runs that
-    count; 0: none. Disturbed runs that count may make the verdict `too_busy`."""
+    """Limit on repeats of disturbed runs (other programs used the machine), as a fraction of the study's completed
+    runs; four repeats beyond it are always allowed. 0 means that no run is repeated. Disturbed runs that are not
+    repeated count, and may make the verdict `too_busy`."""
     prune: bool = True
-    """Whether to end a search trial during warm-up once it is certainly more than 10 % slower than the fastest so far,
-    where neither run was disturbed by other programs.
-    The trial's state is then `pruned`: its speed guides the search, but no result uses it."""
+    """Whether to end a search trial during its warm-up once it is certainly more than 10 % slower than the fastest so
+    far. Neither of the two runs may have been disturbed by other programs. The trial's state is then `pruned`: its
+    speed guides the search, but no result uses it."""
     short_steps: bool = True
-    """Whether steps that are predicted to take seconds are timed with fewer micro batches, and their times extended to
-    the whole step. As a check, the two configurations of the final comparison run whole steps once after the
-    verdict."""
+    """Whether steps that are predicted to take seconds are timed with fewer micro batches, and the time of the whole
+    step is extrapolated from these times. As a check, the two configurations of the final comparison run whole steps
+    once after the verdict."""
     resume_check: bool = True
     """Whether the best configuration must pass a resume check before it becomes the result: it trains, saves a
     checkpoint and continues from it in new processes (takes seconds, and 16 bytes of disk per parameter)."""
@@ -50,8 +52,8 @@ class Budget(Schema):
 
     profile: bool = False
     """Whether to run the best configuration and the one compared with it once more after the verdict, with some steps
-    under torch's profiler: `GET /v1/studies/{id}/trials/{n}/diagnosis`. Each run takes about as long as a trial; the
-    result does not wait for it."""
+    under torch's profiler. `GET /v1/studies/{id}/trials/{n}/diagnosis` returns where their time went. Each run takes
+    about as long as a trial, and the result does not wait for it."""
 
     @model_validator(mode="after")
     def _one_end(self) -> "Budget":
@@ -64,5 +66,5 @@ class Budget(Schema):
 
     @property
     def most_trials(self) -> int:
-        """Maximum number of trials after which the search ends."""
+        """Maximum number of trials in the search: the one that the budget states, or the default."""
         return self.max_trials or DEFAULT_TRIALS

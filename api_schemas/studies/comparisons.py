@@ -14,18 +14,18 @@ class MeasuredSpeed(Schema):
     """Measured speed of a configuration in tokens per second and GPU, with bounds."""
 
     tokens_per_s_per_gpu: float
-    """Speed in tokens per second and GPU: of the search run, or the median of the validation runs."""
+    """Speed in tokens per second and GPU: that of the search run, or the median of the validation runs."""
     low: float
-    """Lower bound of the speed. Search run: from the 95 % interval of the mean step time. Validation runs: the slowest
-    run."""
+    """Lower bound of the speed, in tokens per second and GPU. For a search run, it follows from the 95 % interval of
+    the mean step time; for validation runs, it is the slowest run."""
     high: float
-    """Upper bound of the speed. Search run: from the 95 % interval of the mean step time. Validation runs: the fastest
-    run."""
+    """Upper bound of the speed, in tokens per second and GPU. For a search run, it follows from the 95 % interval of
+    the mean step time; for validation runs, it is the fastest run."""
     runs: int
 
 
 class ComparedConfig(Schema):
-    """Configuration in a comparison, with the measurements from its study (no predictions)."""
+    """Configuration in a comparison, with the figures that its study measured; none are predicted."""
 
     study_id: str
     trial_number: int
@@ -38,10 +38,11 @@ class ComparedConfig(Schema):
     search: MeasuredSpeed | None = None
     """Speed measured in the configuration's search run; None if not measured."""
     validation: MeasuredSpeed | None = None
-    """Speed measured in the validation runs of the study's last final comparison (paired runs that decide); None if the
-    configuration was not in it."""
+    """Speed measured in validation runs of the study's last final comparison, in which paired runs decide. None if the
+    configuration did not take part."""
     speedup: Speedup | None = None
-    """Speed-up of the configuration over its study's baseline in paired runs; None unless it was the challenger."""
+    """Speed-up of the configuration over its study's baseline, from paired runs. None unless it was the challenger (the
+    configuration paired with the baseline)."""
     is_baseline: bool = False
     """Whether the configuration is the baseline of its study."""
     peak_allocated_gib: float | None = None
@@ -59,7 +60,7 @@ class ComparedConfig(Schema):
 
     @property
     def peak_gib(self) -> float | None:
-        """Peak memory in GiB: reserved by the allocator (GPUs), or else allocated for tensors (CPU ranks)."""
+        """Peak memory in GiB: on GPUs what the allocator reserved, on CPU ranks what was allocated for tensors."""
         return self.peak_allocated_gib if self.peak_reserved_gib is None else self.peak_reserved_gib
 
 
@@ -68,7 +69,8 @@ class KnobDifference(Schema):
 
     knob: str
     values: tuple[KnobValue | None, ...]
-    """Values of the knob in the order of the configurations; None if a configuration's backend has no such knob."""
+    """Value of the knob in each configuration, in the order of the configurations. None for a configuration whose
+    backend has no such knob."""
 
 
 class Comparison(Schema):
@@ -78,9 +80,9 @@ class Comparison(Schema):
     currency: str
     """Currency of all prices in the comparison (SHARDTUNE_CURRENCY)."""
     differences: tuple[KnobDifference, ...]
-    """Knobs whose values differ between the configurations; the values of all knobs are in `configs`."""
+    """Knobs whose values differ between the configurations. `configs` holds the values of all knobs."""
     is_one_subject: bool
-    """Whether all configurations train the same model and workload on the same cluster; otherwise their speeds are not
-    comparable."""
+    """Whether all configurations train the same model and workload on the same cluster. If not, their speeds cannot be
+    compared."""
     not_found: tuple[str, ...]
-    """Requested configurations that do not exist, or have no measurements yet."""
+    """Names of requested configurations that do not exist, or that have no measurements yet."""

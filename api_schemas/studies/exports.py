@@ -8,11 +8,11 @@ from shardtune.api_schemas.strategies import TrialConfig
 FineTuningFormat = Literal["trl", "axolotl", "llama-factory", "ms-swift"]
 """Format of a fine-tuning tool."""
 LauncherFormat = Literal["skypilot", "dstack", "trainjob", "ray"]
-"""Format of a program that starts the standard files on machines."""
+"""Export format for a program that starts the standard files on machines, such as SkyPilot."""
 ExportFormat = Literal["standard", "training-arguments", "torchtitan", "lightning", FineTuningFormat, LauncherFormat]
-"""Format of an exported configuration. `standard`: Shardtune's own script, DeepSpeed's JSON and Accelerate's YAML;
-`skypilot`, `dstack`, `trainjob` and `ray`: these files, and one that starts them on machines; other values: the native
-format of the named program."""
+"""Format of an exported configuration. `standard` means Shardtune's own script, DeepSpeed's JSON and Accelerate's YAML.
+`skypilot`, `dstack`, `trainjob` and `ray` add a file with which that program starts them on machines. Each other value
+is the native format of the program that it names."""
 
 
 class Export(Schema):
@@ -20,12 +20,13 @@ class Export(Schema):
 
     format: ExportFormat
     files: dict[str, str]
-    """Content of the exported files by relative file name."""
+    """Content of the exported files, by their names relative to the folder of the export."""
     release: str | None = None
-    """Release of the target program that the files are written for, such as `torchtitan 0.3.0`; None for the standard
+    """Release of the program for which the files are written, such as `torchtitan 0.3.0`; None for the standard
     files."""
     lossy: tuple[str, ...] = ()
-    """Settings that the target program cannot express, each with name, measured value and actual behaviour."""
+    """Settings that the program cannot express: the name of each, its measured value, and what the program does
+    instead."""
     lossy_config: TrialConfig | None = None
-    """Configuration that the target program actually runs, as closely as Shardtune can express it, if different from
-    the measured one."""
+    """Configuration with which the program will train, as far as Shardtune can express it. It is given only if it
+    differs from the measured one."""

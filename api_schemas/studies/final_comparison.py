@@ -6,24 +6,25 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Finalists:
-    """Trials of a search that the final comparison (paired runs that decide) runs again."""
+    """Trials of a search whose configurations the final comparison runs again, in pairs that decide the verdict."""
 
     baseline: int | None
-    """Trial number of the baseline; None if no configuration is feasible."""
+    """Number of the trial that is the baseline; None if no configuration is feasible."""
     candidates: tuple[int, ...]
-    """Numbers of the fastest feasible trials besides the baseline, fastest first; empty if only the baseline is
-    feasible."""
+    """Numbers of the fastest trials that can train, fastest first, without the baseline. Empty if only the baseline
+    can."""
     notes: tuple[str, ...] = ()
     defaults: tuple[int, ...] = ()
-    """Numbers of the trials that may become the baseline if the user gave none, including `baseline`. Validation runs
-    decide, since a single search run may have been disturbed. Empty: the user's baseline is fixed."""
+    """Numbers of the trials that may become the baseline if the user gave none; `baseline` is one of them. Validation
+    runs decide among them, because other programs may have disturbed a single search run. If empty, the user's baseline
+    is fixed."""
     replaced_baseline: str | None = None
-    """Reason why the user's baseline could not be the baseline of the comparison; None if it is, or if the user gave
+    """Reason why the user's baseline could not be the baseline of the comparison. None if it could, or if the user gave
     none."""
 
     @property
     def members(self) -> tuple[int, ...]:
-        """Numbers of all trials for which this final comparison may request validation runs, without duplicates."""
+        """Numbers of all trials that may get validation runs in this final comparison, without duplicates."""
         named = (*((self.baseline,) if self.baseline is not None else ()), *self.candidates, *self.defaults)
         return tuple(dict.fromkeys(named))
 
@@ -34,5 +35,5 @@ class Finalists:
 
     @property
     def needs_runs(self) -> bool:
-        """Whether the final comparison has to run any trial again."""
+        """Whether the final comparison must run any trial again before it can decide."""
         return bool(self.candidates) or len(self.defaults) > 1

@@ -7,7 +7,8 @@ from shardtune.api_schemas.strategies import TrialConfig
 
 
 class ParetoPoint(Schema):
-    """Trial on the Pareto front: no other trial is better in both speed and memory, as measured in search runs."""
+    """Trial on the Pareto front, which means that no other trial has both a higher speed and a lower peak memory. Both
+    were measured in a single search run."""
 
     trial_number: int
     config: TrialConfig
@@ -18,32 +19,32 @@ class ParetoPoint(Schema):
 
 
 class ParetoFront(Schema):
-    """Pareto front of a study: the best speed for each amount of memory, by single search runs and not by the paired
-    runs of the verdict."""
+    """Pareto front of a study: the highest speed reached for each amount of memory. Speeds are those of single search
+    runs, not of the paired runs behind the verdict."""
 
     points: tuple[ParetoPoint, ...]
     """Points of the Pareto front by ascending memory, and therefore by ascending speed."""
     memory: Literal["reserved", "allocated"] | None
-    """Kind of memory in `peak_memory_gib`: reserved by the allocator (GPUs), or used by tensors (CPU ranks); None if
-    there are no points."""
+    """Meaning of `peak_memory_gib`: memory reserved by the allocator (on GPUs), or memory of tensors (on CPU ranks).
+    None if there are no points."""
     limit_gib: float
-    """Memory in GiB that one rank may use under the study's objective."""
+    """Memory in GiB that one rank may use; the part that the study's objective keeps free is already subtracted."""
     trials: int
-    """Number of complete trials from which the Pareto front was calculated."""
+    """Number of complete trials among which the Pareto front was sought."""
 
 
 class KnobImportance(Schema):
-    """Importance of a knob: its effect on whether a trial is among the fastest."""
+    """Importance of a knob: how strongly its value decides whether a trial is among the fastest."""
 
     knob: str
     importance: float
-    """Importance of the knob as a fraction of the sum over all knobs."""
+    """Importance of the knob, as a fraction of the sum of the importances of all knobs."""
     is_above_chance: bool
-    """Whether the knob's importance is higher than in each of 19 random permutations of the speeds; a knob without
-    effect passes by chance once in twenty times."""
+    """Whether the knob's importance is higher than in each of 19 repetitions in which the speeds of the trials were
+    shuffled at random. A knob without any effect passes this test once in twenty times."""
     trials: int
-    """Number of considered trials that have the knob. For a knob of a single backend, the importance refers to this
-    backend only."""
+    """Number of considered trials in which the knob exists. If only one backend has the knob, its importance refers to
+    trials of that backend."""
 
 
 class Importance(Schema):
@@ -54,6 +55,6 @@ class Importance(Schema):
     trials: int
     """Number of complete trials from which importance was calculated."""
     fastest: int
-    """Number of trials that count as the fastest ones."""
+    """Number of trials that are counted as the fastest ones when importance is calculated."""
     reason: str | None = None
-    """Reason why no importance can be calculated."""
+    """Reason why the importance of knobs cannot be calculated; None if it can."""

@@ -6,11 +6,11 @@ from shardtune.api_schemas.base import Schema
 
 
 class StudyReasonCode(StrEnum):
-    """Code of the reason why a search stopped, why a study failed or was cancelled, or why a running study gets no worker.
-    Programs compare codes; the sentence beside a code is for people and may change."""
+    """Code of the reason why a search stopped, why a study failed or was cancelled, or why a running study gets no
+    worker. Programs compare codes. The sentence that comes with a code is for people and may change."""
 
     ALL_TRIED = "all_tried"
-    """Every configuration that may fit was tried; more trials or time would not extend the search."""
+    """Every configuration that may fit was tried, so that more trials or time would not extend the search."""
     TRIALS_USED = "trials_used"
     """All trials of the budget have run."""
     GPU_SECONDS_USED = "gpu_seconds_used"
@@ -18,17 +18,18 @@ class StudyReasonCode(StrEnum):
     WALL_SECONDS_USED = "wall_seconds_used"
     """The time since the study's start has reached the budget's limit."""
     LITTLE_GAIN = "little_gain"
-    """Further trials are expected to gain too little."""
+    """The speed that further trials are expected to gain is too small."""
     COSTS_MORE = "costs_more"
-    """The next trial is expected to take more GPU-hours than it would save in the planned run."""
+    """The next trial is expected to take more GPU-hours than its gain would save in the planned training run."""
     CHALLENGERS_RAN = "challengers_ran"
-    """The recommended configuration of a retune and all its challengers were measured."""
+    """The recommended configuration of a retune, and all challengers that may be faster, were measured."""
     WAITS_FOR_WORKER = "waits_for_worker"
-    """A live worker has the study's hardware, but cannot execute its runs."""
+    """A live worker has the study's hardware, but it cannot execute the study's runs."""
     NO_WORKER = "no_worker"
-    """No suitable worker came in time, or none is left."""
+    """No suitable worker came in time, or none is left that could run the study."""
     MODEL_REJECTED = "model_rejected"
-    """The worker does not know or allow the model, or the model's script supports none of the study's backends."""
+    """The worker does not know or does not allow the model; or the model's training script supports none of the study's
+    backends."""
     MODEL_NOT_SUMMARIZED = "model_not_summarized"
     """The model could not be built to count its parameters and FLOPs."""
     EMPTY_SPACE = "empty_space"
@@ -36,7 +37,7 @@ class StudyReasonCode(StrEnum):
     NOTHING_FEASIBLE = "nothing_feasible"
     """No configuration fits into memory and trains."""
     NO_AGREEMENT = "no_agreement"
-    """No two configurations reproduce the same losses, so that none can win."""
+    """No two configurations gave the same losses, so that no configuration can be trusted to train correctly."""
     INCUMBENT_FAILED = "incumbent_failed"
     """The recommended configuration of a retune or canary cannot be run any longer, or could not be measured."""
     CANCELLED = "cancelled"
@@ -46,15 +47,16 @@ class StudyReasonCode(StrEnum):
 
 
 class StudyReason(Schema):
-    """Reason why a search stopped, why a study failed or was cancelled, or why it waits."""
+    """Reason why a search stopped, why a study failed or was cancelled, or why it waits: a code, a sentence and
+    details."""
 
     code: StudyReasonCode
     text: str
-    """Short sentence for people, without a full stop."""
+    """Short sentence that states the reason for people, without a full stop."""
     details: str = ""
-    """Details of the cause, such as the losses that differ; empty if nothing more is known."""
+    """Details of the reason, such as the losses that differ; empty if nothing more is known."""
 
     @property
     def sentence(self) -> str:
-        """Text of the reason, followed by its details in brackets."""
+        """Reason as text: the sentence, followed by the details in brackets."""
         return f"{self.text} ({self.details})" if self.details else self.text

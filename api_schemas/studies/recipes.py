@@ -21,7 +21,8 @@ MOST_CONSIDERED = 4
 FEWEST_LOSS_STEPS = 20
 """Minimum number of steps over which the losses of two recipes are compared."""
 RECIPES: tuple[str, ...] = (*PRECISIONS, *OPTIMIZERS, *float8_training.CONSIDERED)
-"""Names of recipes: precisions, kinds of optimizers, and float8 in addition to the workload's precision."""
+"""Names of all recipes: precisions, kinds of optimizers, and `float8` forms, which are added to the workload's
+precision."""
 
 
 def _known(name: str) -> str:
@@ -31,12 +32,13 @@ def _known(name: str) -> str:
 
 
 ConsideredName = Annotated[str, Field(max_length=50), AfterValidator(_known)]
-"""Name of a recipe (another precision or optimizer) that a study considers."""
+"""Name of a recipe (another precision or optimizer) that a study is asked to consider, such as `adamw-8bit`."""
 
 
 def changed(workload: Workload, name: str) -> Workload:
-    """Return a copy of the workload changed to a recipe: another precision without float8, another optimizer at the
-    same learning rate (`adamw-bf16` in bf16-true), or float8 in the workload's precision.
+    """Return a copy of the workload that trains with the named recipe. It is another precision without float8, another
+    optimizer at the same learning rate (`adamw-bf16` also changes the precision to bf16-true), or float8 in the
+    workload's precision.
 
     Raises:
         ValueError: the workload cannot be trained with the recipe; the message names the field and the remedy.
@@ -57,8 +59,8 @@ def changed(workload: Workload, name: str) -> Workload:
 
 
 def _with_optimizer(workload: Workload, kind: str) -> dict[str, object]:
-    """Return the fields of a workload to change for another optimizer: the optimizer, and also the precision if the
-    optimizer updates only weights of another dtype."""
+    """Return the fields that a workload must change for another optimizer: the optimizer, and also the precision if the
+    new optimizer updates only weights of another dtype."""
     optimizer = replaced(workload.optimizer, kind)
     if optimizer.master_dtype in (None, workload.precision.master_dtype):
         return {"optimizer": optimizer}
@@ -68,7 +70,7 @@ def _with_optimizer(workload: Workload, kind: str) -> dict[str, object]:
 
 
 def is_stated(workload: WorkloadRequest, name: str) -> bool:
-    """Whether a workload already trains with the recipe."""
+    """Whether a workload already trains with the precision or optimizer that the recipe names."""
     if workload.float8 is None:
         is_precision = workload.precision is not None and name == workload.precision.name
     else:
@@ -78,7 +80,7 @@ def is_stated(workload: WorkloadRequest, name: str) -> bool:
 
 
 def check_names(names: tuple[str, ...], workload: WorkloadRequest, *, is_script: bool) -> None:
-    """Reject recipes that a study cannot compare, whatever its cluster is.
+    """Reject recipes (precisions or optimizers) that a study cannot compare on any cluster.
 
     Raises:
         ValueError: names the field, its value and the remedy.
@@ -97,94 +99,98 @@ def check_names(names: tuple[str, ...], workload: WorkloadRequest, *, is_script:
 
 
 class RecipeRun(Schema):
-    """Recipe (precision or optimizer) and configuration of one run that compares recipes."""
+    """Run that compares recipes: the recipe (precision or optimizer) and the configuration with which it trains."""
 
     name: str | None
-    """Name of the considered recipe; None: the recipe that the study's workload states."""
+    """Name of the considered recipe (another precision or optimizer). If None, the run trains the workload's own
+    recipe."""
     config: TrialConfig
-    """Configuration of the run: the study's best configuration, or the fastest trial that can train with the recipe."""
+    """Configuration of the run: the study's best one if it can train with the recipe, otherwise the fastest trial that
+    can."""
     loss_steps: int = 0
-    """Number of first steps whose losses are compared; 0 in all but the first run of a recipe."""
+    """Number of steps, counted from the first, whose losses are compared. It is 0 in all runs of a recipe except the
+    first."""
 
 
 class LossVerdict(StrEnum):
-    """Verdict on a considered recipe from its losses and those of the workload's stated recipe, over the same data."""
+    """Verdict on a considered recipe (another precision or optimizer): its losses compared with those of the workload's
+    own recipe on the same data."""
 
     AS_WELL = "as_well"
-    """The considered recipe trains as well as the one that the workload states: the interval of the loss difference
-    ends below the allowed bound."""
+    """The considered recipe trains as well as the workload's own one: the whole interval of the loss difference lies
+    below the allowed bound."""
     WORSE = "worse"
-    """The considered recipe trains worse than the one that the workload states: the interval of the loss difference
-    begins above the allowed bound."""
+    """The considered recipe trains worse than the workload's own one: the whole interval of the loss difference lies
+    above the allowed bound."""
     UNDECIDED = "undecided"
-    """The interval of the loss difference contains the allowed bound, so that nothing is decided."""
+    """The comparison decides nothing, because the interval of the loss difference contains the allowed bound."""
 
 
 class LossComparison(Schema):
-    """Losses of a considered recipe and of the workload's stated recipe, over the same data and from equal initial
+    """Losses of a considered recipe and of the workload's own recipe. Both trained on the same data, from equal initial
     weights."""
 
     steps: int
     """Number of steps that both recipes trained."""
     compared_steps: int
-    """Number of last steps whose mean losses are compared."""
+    """Number of steps, counted back from the last, over which the mean losses are compared."""
     loss: float
     """Mean loss of the considered recipe over the compared steps."""
     stated_loss: float
-    """Mean loss of the recipe that the workload states, over the compared steps."""
+    """Mean loss of the workload's own recipe over the compared steps."""
     difference: float
-    """Mean of the paired differences: the considered recipe's loss minus that of the recipe which the workload states;
-    above 0 the considered recipe trains worse."""
+    """Mean difference in loss over the compared steps: the considered recipe's loss minus that of the workload's own
+    recipe. A value above 0 means that the considered recipe trains worse."""
     interval: tuple[float, float]
-    """95 % interval of the loss difference over the compared steps by batch means (`tuner.verdict.loss_difference`).
-    Another seed or a longer training may differ by more."""
+    """95 % interval of the mean loss difference over the compared steps, by batch means
+    (`tuner.verdict.loss_difference`). With another seed or in a longer training the difference may lie outside it."""
     most_difference: float
-    """Allowed bound of the loss difference (`most_loss_difference` of the study)."""
+    """Largest loss difference that is allowed (`most_loss_difference` of the study)."""
     verdict: LossVerdict
 
 
 class RecipeSpeed(Schema):
-    """Speed of a considered recipe relative to the workload's stated recipe, in paired runs."""
+    """Speed of a considered recipe compared with the speed of the workload's own recipe, in pairs of runs."""
 
     value: float
-    """Median over the pairs of the considered recipe's speed divided by that of the recipe which the workload
-    states."""
+    """Speed of the considered recipe divided by that of the workload's own recipe: the median over the pairs of
+    runs."""
     ci95: tuple[float, float]
-    """95 % interval of the speed ratio, by the tests of the final comparison."""
+    """95 % interval of the speed ratio, calculated as in the final comparison of a study."""
     pairs: int
 
 
 class ConsideredRecipe(Schema):
-    """Recipe (precision or optimizer) that a study considered, with speed, memory and losses beside those of the stated
-    recipe. A recipe changes what is trained, so it is never the study's answer."""
+    """Recipe (another precision or optimizer) that a study considered: its speed, memory and losses beside those of the
+    workload's own recipe. A recipe changes what is trained, so it is never the study's answer."""
 
     name: str
     config: TrialConfig | None
-    """Configuration that was run; None if no trial of the study can train with the recipe."""
+    """Configuration with which the recipe was run; None if no trial of the study can train with the recipe."""
     description: str | None = None
     """Short description of the configuration."""
     is_winners_config: bool = True
-    """Whether the configuration is the study's best one; otherwise it is the fastest trial that can train with the
-    recipe."""
+    """Whether the recipe was run with the study's best configuration. If False, that configuration cannot train with
+    it, and the fastest trial that can was used."""
     tokens_per_s_per_gpu: float | None = None
     """Median speed of the considered recipe's runs in tokens per second and GPU."""
     stated_tokens_per_s_per_gpu: float | None = None
-    """Median speed, in tokens per second and GPU, of the runs that train the workload's stated recipe for
-    comparison."""
+    """Median speed, in tokens per second and GPU, of the runs that train the workload's own recipe for comparison."""
     speed: RecipeSpeed | None = None
-    """Speed of the considered recipe relative to the workload's stated recipe, with its interval; None with too few
-    pairs."""
+    """Speed of the considered recipe compared with the workload's own recipe, with its interval; None if there were too
+    few pairs."""
     ratios: tuple[float, ...] = ()
-    """Ratio of the considered recipe's speed to that of the workload's stated recipe in each pair."""
+    """Speed of the considered recipe divided by that of the workload's own recipe, for each pair of runs."""
     peak_gib: float | None = None
-    """Peak GiB of the considered recipe's runs: reserved on a GPU, allocated on CPU ranks."""
+    """Peak GiB of the runs that train the considered recipe: memory reserved on a GPU, or allocated on CPU ranks."""
     stated_peak_gib: float | None = None
-    """Peak GiB of the runs that train the workload's stated recipe for comparison: reserved on a GPU, allocated on CPU
-    ranks."""
+    """Peak GiB of the runs that train the workload's own recipe for comparison: memory reserved on a GPU, or allocated
+    on CPU ranks."""
     loss: LossComparison | None = None
-    """Comparison of the losses of considered and stated recipe; None if a run failed before its losses were known."""
+    """Comparison of the losses of the considered recipe and of the workload's own recipe. None if a run failed before
+    its losses were known."""
     failure: str | None = Field(default=None, examples=["loss is nan at step 12"])
-    """Reason why the recipe could not be compared, or why it failed after some pairs, whose figures are kept; None if
-    it was compared to the end."""
+    """Reason why the recipe could not be compared, or why it failed after some pairs, whose figures are kept. None if
+    the comparison was completed."""
     notes: tuple[str, ...] = ()
-    """Notes for people, such as runs that did not repeat their losses."""
+    """Notes for people, such as that repeated runs did not give equal losses."""

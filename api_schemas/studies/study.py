@@ -22,7 +22,7 @@ class Study(Schema):
     phase: StudyPhase
     spec: StudySpec
     cluster: Cluster
-    """Cluster of the study's specification, with `local` replaced by the actual hardware."""
+    """Cluster that the study's request names. If the request names `local`, it is the actual hardware."""
     model_summary: ModelSummary | None = None
     """Summary of the study's model (parameters and FLOPs); None until a worker has built the model."""
     fingerprint: Fingerprint | None = None
@@ -32,31 +32,36 @@ class Study(Schema):
     """Number of configurations rejected by the memory gate (predicted not to fit); they are not trials."""
     gpu_seconds: float
     final_comparison: int = 0
-    """Number of the final comparison whose runs count. It increases when a final comparison begins, and when a search
-    continues after one."""
+    """Number of the study's final comparison (paired runs that decide) whose runs count; runs of earlier ones do not.
+    It increases when a final comparison begins, and when a search continues after one."""
     final_comparison_runs: int | None = None
-    """Maximum number of validation runs in the final comparison; None before there is one."""
+    """Maximum number of validation runs in the final comparison (paired runs that decide); None before the comparison
+    has begun."""
     created_at: datetime
     started_at: datetime | None = None
-    """Time at which the study could first run; None if it still waits for a worker."""
+    """Time at which the study could first run, because a worker had its cluster; None if it still waits for a
+    worker."""
     finished_at: datetime | None = None
     deleted_at: datetime | None = None
     """Time at which the study was deleted, after which lists omit it; None if not deleted."""
     best_so_far: Contender | None = None
-    """Fastest configuration of the search so far, as measured in search runs and not yet confirmed by paired runs."""
+    """Fastest configuration of the search so far. Its speed comes from a search run, and paired runs have not confirmed
+    it yet."""
     result: StudyResult | None = None
     """Result of the study. If the study is extended, the previous result remains until a new one replaces it."""
     reason: str | None = None
-    """Reason why the search stopped, why the study failed, or why no worker takes its runs, as text."""
+    """Sentence that says why the search stopped, why the study failed, or why no worker takes its runs. None if there
+    is nothing to explain."""
     reason_code: StudyReasonCode | None = None
-    """Code of that reason, for programs; None: there is no reason, or the service did not know a code for it."""
+    """Code of the field `reason`, for programs. If None, there is no reason, or it has no code."""
     reason_details: str = ""
-    """Part of `reason` that stands in brackets at its end, such as the losses that differ."""
+    """Last part of the text in `reason`, which stands there in brackets, such as the losses that differ."""
     system_study: SystemStudy | None = None
-    """Task of a study that the service started itself; None for a user's study."""
+    """Purpose and settings of a study that the service started itself; None for a user's study."""
     warnings: tuple[str, ...] = ()
-    """Warnings about the study request: the precision chosen for `auto` and why, or that the device only emulates the
-    stated dtype; baseline keys that are unknown or have no effect, and assumed values for missing ones."""
+    """Warnings about the request of the study. Examples are: the precision that was chosen for `auto`, and why; a dtype
+    that the device only emulates; keys of the baseline that are unknown or have no effect; values that were assumed for
+    missing keys."""
 
 
 class StudyPage(Schema):

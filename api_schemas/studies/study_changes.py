@@ -15,21 +15,21 @@ from shardtune.api_schemas.trials.objective import Objective
 
 
 class Extension(Schema):
-    """Request to extend a study's budget, in addition to the amount spent or remaining; at least one field is required.
-    More trials or time: the search continues, and a new final comparison renews the verdict. Only more pairs: the last
-    final comparison continues."""
+    """Request to extend a study's budget; at least one field is required. More trials or time continue the search, and
+    a new final comparison renews the verdict. More pairs alone continue the last final comparison."""
 
     add_trials: int | None = Field(default=None, ge=1, le=MOST_TRIALS)
     add_gpu_seconds: float | None = Field(default=None, gt=0, le=1e12)
-    """Additional GPU-seconds (seconds × ranks) of all runs; only for a study that has such a limit."""
+    """GPU-seconds (seconds × ranks) that are added to the study's limit for all its runs. Allowed only if the study has
+    such a limit."""
     add_wall_seconds: float | None = Field(default=None, gt=0, le=1e12)
-    """Additional seconds of wall time; only for a study that has such a limit. Time since the study's end does not
-    count."""
+    """Seconds that are added to the study's limit of wall time. Allowed only if the study has such a limit. The time
+    since the study ended does not count."""
     add_pairs: int | None = Field(default=None, ge=1, le=MOST_PAIRS)
-    """Additional pairs of validation runs that the study may use before its verdict."""
+    """Number of pairs of validation runs (challenger and baseline) that are added to the study's limit."""
     wait_for_quiet_s: float | None = Field(default=None, gt=0, le=MOST_QUIET_WAIT_S, examples=[1800.0])
-    """Additional seconds that workers may wait before the study's runs until the machine is quiet; only allowed with
-    another field of the request, since waiting adds no runs."""
+    """Seconds that are added to the time for which workers may wait, before the study's runs, until the machine is
+    quiet. Allowed only with another field of the request, because waiting alone adds no runs."""
 
     @model_validator(mode="after")
     def _check_any_field(self) -> "Extension":
@@ -41,35 +41,39 @@ class Extension(Schema):
 
     @property
     def searches(self) -> bool:
-        """Whether the larger budget continues the search; otherwise only the final comparison continues."""
+        """Whether the extension continues the search. If False, only the final comparison (paired runs that decide)
+        continues."""
         return any(value is not None for value in (self.add_trials, self.add_gpu_seconds, self.add_wall_seconds))
 
 
 _REMOVABLE = ("baseline", "target")
-"""Fields of a copy request in which null removes the old study's value."""
+"""Fields of a request to copy a study for which null means that the new study has no value, although the old one has.
+"""
 
 
 class CloneRequest(Schema):
-    """Request to copy a study. Each given field replaces the old study's field as a whole; other fields are copied."""
+    """Request to copy a study. A field that is given replaces the whole field of the old study; all other fields are
+    copied."""
 
     model: ModelChoice | None = None
     workload: WorkloadRequest | None = None
-    """Workload of the new study. If the study has a target, a global batch that differs from the old study's becomes
-    the target's global batch; an equal one leaves the target's unchanged."""
+    """Workload of the new study. If the study has a target (a larger cluster), a global batch that differs from the old
+    study's becomes the target's; an equal one leaves the target's unchanged."""
     cluster: ClusterChoice | None = None
     target: TargetChoice | None = None
-    """Larger cluster that the new study's answer is projected to; null: none, even if the old study has one."""
+    """Larger cluster to which the new study's answer is projected. If null, there is none, even if the old study has
+    one."""
     objective: Objective | None = None
     budget: Budget | None = None
     baseline: TrialConfig | dict[str, JsonValue] | None = None
-    """Baseline of the new study; null: no baseline, even if the old study has one."""
+    """Baseline of the new study. If null, there is none, even if the old study has one."""
     space: SpaceLimits | None = None
     seed: int | None = Field(default=None, ge=0, lt=2**31)
     wait_for_quiet_s: float | None = Field(default=None, gt=0, le=MOST_QUIET_WAIT_S, examples=[1800.0])
-    """Total seconds that the new study's runs may wait until machines are quiet."""
+    """Maximum seconds that the new study's runs may wait, in total, until other programs leave the machines."""
 
     def applied_to(self, spec: StudyRequest) -> StudyRequest:
-        """Return the request for the new study; a copied workload keeps its precision."""
+        """Return the request for the new study. A workload that is copied keeps the precision that was chosen for it."""
         set_fields = {name: getattr(self, name) for name in self.model_fields_set}
         changed = {name: value for name, value in set_fields.items() if value is not None or name in _REMOVABLE}
         if (target := changed.get("target", spec.target)) is not None:
@@ -77,11 +81,11 @@ class CloneRequest(Schema):
         return StudyRequest(**{name: getattr(spec, name) for name in StudyRequest.model_fields} | changed)
 
     def _with_batch(self, target: Target, spec: StudyRequest) -> Target:
-        """Return the new study's target, with the old target's global batch if the workload's global batch is
-        unchanged.
+        """Return the target of the new study. If the global batch of the workload is unchanged, the target keeps the
+        global batch of the old target.
 
         The workload of a stored study holds only the cluster's part of the target's global batch. A request that
-        repeats this part changes another field of the workload; any other value is the target's global batch.
+        repeats this part wants to change another field of the workload; any other value is meant for the target.
         """
         if self.workload is None or self.workload.global_batch == spec.workload.global_batch:
             return target.with_batch_of(spec.target)

@@ -19,34 +19,39 @@ class ExpectedGain(Schema):
     speed of the baseline."""
 
     value: float
-    """Predicted speed of the fastest configuration divided by that of the baseline, at least 1."""
+    """Predicted speed of the fastest configuration divided by the predicted speed of the baseline. Never below 1,
+    because the baseline itself may be the answer."""
     low: float
-    """Lower end of the 90 % band of the gain, at least 1: a study never recommends less than its baseline."""
+    """Lower end of the 90 % band of the gain. Never below 1, because a study does not recommend a configuration that is
+    slower than its baseline."""
     high: float
-    """Upper end of the 90 % band of the gain."""
+    """Upper end of the 90 % band of the expected gain (speed-up over the baseline)."""
     fastest: str = Field(examples=["FSDP2, sharded ×8, compiled, micro batch 1"])
     """Description of the configuration that is predicted to be the fastest."""
     baseline: str = Field(examples=["ZeRO-2, micro batch 1"])
-    """Description of the baseline: the study's own, or the fastest documented default that fits."""
+    """Description of the baseline: the one that the study states, or otherwise the fastest documented default that
+    fits."""
 
 
 class StudyCost(Schema):
-    """Estimate of a study's cost and gain, from its budget and the predictor, without a measurement."""
+    """Estimate of what a study will cost and gain. It is made from the study's budget and from predictions, without a
+    measurement."""
 
     trials: Range
-    """Number of trials of the search."""
+    """Lowest and highest expected number of trials in the search."""
     validation_runs: Range
-    """Number of runs of the final comparison."""
+    """Lowest and highest expected number of runs in the final comparison, in which pairs of runs decide."""
     recipe_runs: Range = Range(low=0, high=0)
-    """Number of runs that compare considered recipes (precisions, optimizers) with the stated one; 0 if the study
-    considers none."""
+    """Lowest and highest expected number of runs that compare considered recipes (precisions, optimizers) with the
+    workload's own. 0 if the study considers none."""
     minutes: Range | None
-    """Minutes on one worker; null: step times cannot be predicted."""
+    """Lowest and highest expected minutes of the study on one worker; null if step times cannot be predicted."""
     gpu_hours: Range | None
-    """GPU-hours (hours × ranks), for CPU ranks rank-hours; null: step times cannot be predicted."""
+    """Lowest and highest expected GPU-hours (hours × ranks) of the study, for CPU ranks rank-hours; null if step times
+    cannot be predicted."""
     expected_gain: ExpectedGain | None
-    """Expected gain; null: speeds cannot be predicted, or nothing surely fits."""
+    """Expected gain of the study; null if speeds cannot be predicted, or if no configuration surely fits."""
     stops: tuple[str, ...] = Field(examples=[["the search ends after 8 trials (budget.max_trials)"]])
-    """Limits that end the search and the final comparison, in words."""
+    """Sentences that say at which limits the search and the final comparison end."""
     basis: str = Field(examples=["an estimate from the budget and predicted step times, not a measurement"])
     """Sources and assumptions of the estimate."""

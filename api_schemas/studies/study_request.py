@@ -26,14 +26,15 @@ from shardtune.api_schemas.trials.objective import Objective
 MOST_WAIT_S = 30 * 86_400.0
 """Longest time in seconds that a study may wait for a worker."""
 MOST_QUIET_WAIT_S = 7 * 86_400.0
-"""Longest total time in seconds that the runs of a study may wait until other programs leave the machines."""
+"""Longest time in seconds, summed over the runs of a study, that workers may wait until other programs leave the
+machine."""
 
 
 SamplerName = Literal["guided", "tpe", "gp", "random"]
 
 
 class StudyRequest(Schema):
-    """Request to create a study; also the format of a study file."""
+    """Request to create a study. A study file has the same format."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -44,53 +45,55 @@ class StudyRequest(Schema):
     )
 
     model: ModelChoice
-    """Model to train: a preset's name, its id on the Hugging Face hub (`OWNER/NAME` or `OWNER/NAME@REVISION`), a
-    `config.json`, or your own code that the worker's owner allows."""
+    """Model to train: the name of a preset, an id on the Hugging Face hub (`OWNER/NAME` or `OWNER/NAME@REVISION`), the
+    content of a `config.json`, or your own code that the worker's owner allows."""
     workload: WorkloadRequest
     cluster: ClusterChoice = "local"
-    """Cluster to tune for: in full, by its short form (`8xh100`, `4x8xa100-80gb`), or `local`: the hardware of the only
-    registered worker."""
+    """Cluster for which to tune: an object with all fields, or a short form such as `8xh100` or `4x8xa100-80gb`.
+    `local` means the hardware of the only registered worker."""
     target: TargetChoice | None = None
-    """Larger cluster of the same GPUs that the answer is projected to, in full or by its short form `NODESxGPUS`, such
-    as `64x8`. `workload.global_batch` is then the target's, and the study trains with the part of it that falls to its
-    smaller cluster. null: no projection."""
+    """Larger cluster of the same GPUs, to which the answer is projected: an object, or the short form `NODESxGPUS`,
+    such as `64x8`. `workload.global_batch` is then that of the target, and the study trains with the part of it that
+    falls to its own, smaller cluster. If null, nothing is projected."""
     confirms: str | None = Field(
         default=None, max_length=32, pattern=r"^[A-Za-z0-9._-]+$", examples=["study-0123456789ab"]
     )
-    """Study whose projection this study confirms or changes: it compares the first two choices on the target, as
-    `confirm.json` of the export for the target says. null: the study stands alone."""
+    """Id of an earlier study whose projection this study confirms or changes. This study compares the first two choices
+    of the projection on the target itself, as stated in `confirm.json` of the export for the target. If null, the study
+    stands alone."""
     objective: Objective = Objective()
     budget: Budget = Budget()
     baseline: TrialConfig | dict[str, JsonValue] | None = None
-    """Configuration that you use today: in Shardtune's format, or an unchanged DeepSpeed JSON, Accelerate configuration
-    or TrainingArguments of transformers (replace references to files by their content)."""
+    """Configuration with which you train today. It may be in Shardtune's format, or an unchanged DeepSpeed JSON,
+    Accelerate configuration or `TrainingArguments` of transformers. Replace references to files by their content."""
     space: SpaceLimits = SpaceLimits()
     consider: tuple[ConsideredName, ...] = Field(
         default=(), max_length=MOST_CONSIDERED, examples=[["bf16-true", "muon"]]
     )
-    """Recipes (other precisions and optimizers) to compare with the answer in speed, memory and losses. They change
-    what is trained, so none of them becomes the answer. Each takes 3 to 10 pairs of runs, and its first run begins with
-    `consider_steps` steps."""
+    """Recipes (other precisions and optimizers) to compare with the answer in speed, memory and losses. A recipe
+    changes what is trained, so it never becomes the answer. Each takes 3 to 10 pairs of runs, and its first run begins
+    with `consider_steps` steps, over which losses are compared."""
     consider_steps: int = Field(default=200, ge=FEWEST_LOSS_STEPS, le=MOST_LOSS_STEPS)
-    """Number of steps over which the losses of considered recipes are compared with those of the workload's stated
-    recipe, on the same data."""
+    """Number of steps over which the losses of each considered recipe (precision or optimizer) are compared with those
+    of the workload's own recipe, on the same data."""
     most_loss_difference: float = Field(default=0.02, gt=0, le=10)
-    """Maximum increase of the loss with a considered recipe, as a mean over the last half of the steps. A recipe whose
-    increase is certainly larger is reported to train worse."""
+    """Largest increase of the loss that a considered recipe (precision or optimizer) may cause, as a mean over the last
+    half of the compared steps. A recipe whose increase is certainly larger is reported to train worse."""
     sampler: SamplerName = "guided"
-    """Algorithm that proposes trials: `guided` uses predictions and the study's measurements, `tpe` and `gp` are
-    Optuna's, `random` samples each knob. `guided` falls back to `tpe` if nothing can be predicted."""
+    """Algorithm that proposes configurations. `guided` uses predictions and the study's measurements; `tpe` and `gp`
+    are Optuna's samplers; `random` draws each knob at random. If nothing can be predicted, `guided` works as `tpe`."""
     seed: int = Field(default=0, ge=0, lt=2**31)
     """Random seed of the sampler that proposes trials."""
     checkpoint_every_s: float = Field(default=1800.0, ge=1, le=1e9)
-    """Seconds between two checkpoints of the training run that will use the result; the resume check reports the
-    fraction of time that saving takes."""
+    """Seconds between two checkpoints in the training run that will use the result. The resume check reports which
+    fraction of that run's time saving would take."""
     wait_for_worker_s: float | None = Field(default=None, gt=0, le=MOST_WAIT_S)
-    """Seconds to wait for a worker if none has the cluster (`GET /v1/demand` shows the demand); then the study fails.
-    null: the study is rejected at once."""
+    """Seconds for which the study waits if no worker has its cluster (`GET /v1/demand` lists what is missing); after
+    that, it fails. If null, the study is rejected at once."""
     wait_for_quiet_s: float | None = Field(default=None, gt=0, le=MOST_QUIET_WAIT_S, examples=[1800.0])
-    """Seconds, summed over all runs, that workers may wait before runs until other programs leave the machine; then the
-    runs take place anyway. null: no waiting. Workers that wait at the same time may each use all remaining seconds."""
+    """Seconds, summed over all runs, that workers may wait before runs until other programs leave the machine. After
+    that, runs take place anyway. Workers that wait at the same time may each use all remaining seconds. If null,
+    workers do not wait."""
 
     @field_validator("baseline", mode="before")
     @classmethod
@@ -108,7 +111,7 @@ class StudyRequest(Schema):
         return self
 
     def with_precision(self, precision: Precision) -> "StudySpec":
-        """Return the complete study specification, with the given precision in the workload."""
+        """Return the complete specification of the study: the request, with the given precision in its workload."""
         fields = {name: getattr(self, name) for name in StudyRequest.model_fields}
         # A recipe that was named beside `auto` may be the one that the device chose.
         workload = self.workload.with_precision(precision)
@@ -117,12 +120,12 @@ class StudyRequest(Schema):
 
 
 class StudySpec(StudyRequest):
-    """Complete specification of a study: its request with the precision decided."""
+    """Complete specification of a study: its request, with a precision that has been decided."""
 
     workload: Workload
 
     def with_possible_backends(self) -> "StudySpec":
-        """Return the specification without the backends that cannot train with the workload's optimizer, or with its
+        """Return the specification without those backends that cannot train with the workload's optimizer or its
         quantised weights.
 
         Raises:

@@ -19,8 +19,8 @@ class Contender(Schema):
     """Short description of the configuration, such as `FSDP2, HSDP 2×8, full checkpointing, micro batch 4`."""
     tokens_per_s_per_gpu: float
     """Speed in tokens per second and GPU: the median of the configuration's validation runs, or the speed of its search
-    run if it has none. Where step times were extended from short steps, it is the speed of the run with whole steps
-    (`whole_steps`)."""
+    run if it has none. If its step times were extrapolated from steps with fewer micro batches, the speed is that of
+    its run with whole steps (`whole_steps`)."""
     spread: tuple[float, float] | None = None
     """Speeds of the slowest and the fastest validation run in tokens per second and GPU; None with fewer than two
     runs."""
@@ -28,99 +28,108 @@ class Contender(Schema):
     peak_reserved_gib: float | None
     mfu: float | None = None
     runs: int
-    """Number of runs from which the configuration's figures are calculated."""
+    """Number of runs from which the configuration's speed and memory are calculated."""
 
 
 class Speedup(Schema):
-    """Speed-up of the challenger over the baseline: the median of the paired ratios, with its 95 % interval
-    (`tuner.verdict.paired_test`)."""
+    """Speed-up of the challenger (the configuration that may replace the baseline) over the baseline: the median of the
+    speed ratios in paired runs, with its 95 % interval (`tuner.verdict.paired_test`)."""
 
     value: float
     ci95: tuple[float, float]
     pairs: int
     ratios: tuple[float, ...] = ()
-    """Ratio of challenger speed to baseline speed in each pair, in the order of the runs."""
+    """Speed of the challenger (the configuration that may replace the baseline) divided by the speed of the baseline,
+    for each pair of runs in their order."""
 
 
 class Verdict(StrEnum):
-    """Verdict of the paired runs about the candidate configuration."""
+    """Verdict of the paired runs: whether the candidate configuration is faster than the baseline."""
 
     CONFIRMED = "confirmed"
     """The candidate is faster: the lower end of the 95 % interval of its speed-up is above 1."""
     NOT_FASTER = "not_faster"
-    """The candidate is not faster by a relevant gain (`tuner.verdict.undecided`), in runs compared with the
-    baseline's."""
+    """The runs show that the candidate is not faster than the baseline by a gain that matters
+    (`tuner.verdict.undecided`)."""
     UNDECIDED = "undecided"
-    """The candidate may be faster: the pairs were too few, or their ratios vary too much; or no other configuration was
-    feasible, so that nothing was compared."""
+    """The candidate may be faster, which the runs did not settle: the pairs were too few, or their ratios vary too
+    much. Also the verdict if no other configuration was feasible, so that nothing was compared."""
     TOO_BUSY = "too_busy"
     """The machine was too busy to answer: the verdict would rest on runs that other programs disturbed
     (`tuner.verdict.too_busy`)."""
 
 
 class FinalComparison(Schema):
-    """Final comparison of a study (paired runs that decide): its trials, pairs, runs and costs."""
+    """Final comparison of a study, in which paired runs decide the verdict: its trials, pairs, runs and costs."""
 
     number: int = 0
-    """Number of the final comparison within the study, as in `final_comparison` of its validation runs."""
+    """Number of the final comparison (paired runs that decide) within the study. Its validation runs state the same
+    number as `final_comparison`."""
     candidates: tuple[int, ...]
-    """Candidates that have a validation run in the final comparison, fastest by their search runs first."""
+    """Numbers of the trials that have a validation run in the final comparison, the one with the fastest search run
+    first."""
     pairs: int
-    """Number of pairs of challenger and baseline runs."""
+    """Number of pairs of runs that count. A pair is one run of the challenger (the configuration that may replace the
+    baseline) and one of the baseline."""
     disturbed_pairs: int = 0
-    """Number of pairs in which a run counts although other programs disturbed its machine."""
+    """Number of pairs that count although other programs used the machine during one of their runs."""
     runs: int
     """Number of validation runs of all final comparisons of the study, including failed ones."""
     gpu_seconds: float
     ratios: tuple[float, ...] = ()
-    """Ratio of challenger speed to baseline speed in each pair, even if too few for an interval."""
+    """Speed of the challenger (the configuration that may replace the baseline) divided by the speed of the baseline,
+    for each pair of runs. The list is given even if it is too short for a confidence interval."""
     uneven_pairs: int = 0
-    """Number of further pairs that were left out, because other programs left their two runs different numbers of CPU
-    cores."""
+    """Number of pairs left out, in addition to those that count, because other programs left the two runs of the pair
+    different numbers of CPU cores."""
     disturbed_runs: int = 0
-    """Number of the pairs' runs that other programs disturbed, equally in both runs of a pair."""
+    """Number of runs in the counted pairs during which other programs used the machine. They count because both runs of
+    such a pair were disturbed equally."""
 
 
 class StudyResult(Schema):
-    """Result of a study. With a baseline from the user, `best` is the baseline unless another configuration was
-    confirmed to be faster. Without one, `best` is the faster of candidate and fastest default in paired runs, and
-    `verdict` gives the certainty."""
+    """Result of a study. If the user gave a baseline, `best` is that baseline unless another configuration was
+    confirmed to be faster. Otherwise `best` is the faster one, in paired runs, of the candidate and the fastest
+    documented default; `verdict` says how certain that is."""
 
     best: Contender
     baseline: Contender
     replaced_baseline: str | None = None
-    """Reason why the baseline that the user gave could not be the baseline of the result; None if it is, or if the user
-    gave none."""
+    """Reason why the result could not use the baseline that the user gave. None if it does, or if the user gave
+    none."""
     candidate: Contender | None = None
-    """Challenger of the final comparison if it did not become `best`."""
+    """Challenger of the final comparison: the configuration that was compared with the baseline in paired runs. None if
+    it became `best`."""
     speedup: Speedup | None
-    """Speed-up of the challenger over the baseline; None if there was nothing to compare (a single feasible
-    configuration), or too few pairs for an interval."""
+    """Speed-up of the challenger (the configuration that may replace the baseline) over the baseline. None if there was
+    nothing to compare (a single feasible configuration), or if there are too few pairs for an interval."""
     verdict: Verdict
     search_runs: int = 0
-    """Number of search runs with a measurement, of feasible trials."""
+    """Number of runs of the search that gave a measurement; only trials that fit and trained correctly are counted."""
     disturbed_search_runs: int = 0
-    """Number of search runs that count although other programs disturbed the machine: the trials may be faster than
-    measured. A disturbed run is never pruned, and no other run is pruned because of it."""
+    """Number of search runs that count although other programs used the machine during them. Their configurations may
+    be faster than measured. Such a run is never pruned, and no other run is pruned because of it."""
     undecided: OpenVerdict | None = None
-    """Further paired runs that would settle an `undecided` verdict; None for other verdicts, and if no second configuration
-    could be compared."""
+    """Details of an `undecided` verdict, such as the number of further pairs that would settle it. None for other
+    verdicts, and if no second configuration could be compared."""
     too_busy: BusyMachine | None = None
-    """Cause of a `too_busy` verdict and the runs that it lacks; None for other verdicts."""
+    """Cause of a `too_busy` verdict, and the number of further runs that would allow another one; None for other
+    verdicts."""
     against_defaults: tuple[AgainstDefault, ...] = ()
-    """Speed of `best` compared with each documented default that ran, except itself."""
+    """Speed of `best` compared with each documented default that was measured; `best` itself is left out."""
     final_comparison: FinalComparison | None = None
     """Details of the final comparison (paired runs that decide); None if there was nothing to compare."""
     whole_steps: tuple[WholeStepCheck, ...] = ()
-    """Times of whole steps of the compared configurations, to check step times that were extended from short steps
-    (fewer micro batches); empty where all runs timed whole steps."""
+    """Times of whole steps of the compared configurations, to check step times that were extrapolated from steps with
+    fewer micro batches. If empty, all runs timed whole steps."""
     recipes: tuple[ConsideredRecipe, ...] = ()
-    """Recipes (other precisions and optimizers) that the study considered, in the order of `consider`. They never
-    replace the study's answer."""
+    """Results with other recipes (precisions and optimizers) that the study was asked to consider, in the order of
+    `consider`. They never replace the study's answer."""
     resume_check: ResumeCheck | None = None
-    """Result of the resume check of `best`; None if the budget disables it, or there was nothing to compare."""
+    """Result of the resume check of `best`, which continues from a checkpoint in new processes. None if the budget
+    disables the check, or if there was nothing to compare."""
     projection: StudyProjection | None = None
-    """Answer for the study's target, projected from what was measured; None without a target, and where nothing can be
-    projected (`notes` say why)."""
+    """Answer for the study's target (a larger cluster), projected from what was measured. None without a target, and if
+    nothing can be projected (`notes` say why)."""
     notes: tuple[str, ...] = ()
     """Notes about the result for people, such as a baseline that did not fit and was replaced."""

@@ -4,11 +4,11 @@ from enum import StrEnum
 
 
 class StudyState(StrEnum):
-    """State of a study: `waiting → running ⇄ paused → complete | cancelled | failed`; extending a complete or failed
-    study makes it run again."""
+    """State of a study: `waiting → running ⇄ paused → complete | cancelled | failed`. A study that is complete or
+    failed runs again if it is extended."""
 
     WAITING = "waiting"
-    """The study waits for a worker with its cluster."""
+    """The study waits because no worker has its cluster yet."""
     RUNNING = "running"
     PAUSED = "paused"
     COMPLETE = "complete"
@@ -17,13 +17,14 @@ class StudyState(StrEnum):
 
     @property
     def is_open(self) -> bool:
-        """Whether the study has not ended: it is running, paused, or waiting for a worker."""
+        """Whether the study has not ended: it is running, paused or waiting for a worker."""
         return self in OPEN_STUDY_STATES
 
 
 OPEN_STUDY_STATES = (StudyState.WAITING, StudyState.RUNNING, StudyState.PAUSED)
 ACTIVE_STUDY_STATES = (StudyState.WAITING, StudyState.RUNNING)
-"""States in which a study needs a worker; such studies count against quotas and as demand."""
+"""States in which a study needs a worker. Studies in these states count against quotas, and are reported as demand for
+workers."""
 
 
 class StudyPhase(StrEnum):
@@ -32,13 +33,14 @@ class StudyPhase(StrEnum):
     MODEL_SUMMARY = "model_summary"
     SEARCH = "search"
     FINAL_COMPARISON = "final_comparison"
-    """Validation runs of the fastest trials and the baseline, which decide the verdict."""
+    """Phase of the validation runs, which compare the fastest trials of the search with the baseline and decide the
+    verdict."""
     DONE = "done"
 
 
 class StudyPurpose(StrEnum):
-    """Purpose of a study. `retune` and `canary` are started by the service, and run only on workers that no user's
-    study needs."""
+    """Purpose of a study. The service starts studies of purpose `retune` and `canary`, which run only on workers that
+    no user's study needs."""
 
     USER = "user"
     RETUNE = "retune"

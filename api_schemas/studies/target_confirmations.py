@@ -12,7 +12,7 @@ ConfirmationOutcome = Literal["confirmed", "changed", "undecided"]
 
 
 class MeasuredOnTarget(Schema):
-    """Projected configuration that ran on the target, with the error of its projection."""
+    """Projected configuration that was run on the target itself, with the error of the projection."""
 
     config: TrialConfig
     """Configuration on the target."""
@@ -23,35 +23,37 @@ class MeasuredOnTarget(Schema):
     runs: int
     """Number of the configuration's runs on the target."""
     projected: Band
-    """Speed that had been projected for the target from the smaller cluster, with its 90 % band."""
+    """Speed that was projected for the target from measurements on a smaller cluster, with its 90 % band."""
     error: float = Field(examples=[0.05])
-    """Projected speed relative to the measured one, minus 1: 0.05 means that the projection was 5 % too fast."""
+    """Projected speed divided by the measured one, minus 1. 0.05 means that the projection was 5 % too fast."""
     is_inside_band: bool
-    """Whether the measured speed lies in the projection's 90 % band."""
+    """Whether the measured speed lies within the 90 % band of the projection."""
 
 
 class TargetConfirmation(Schema):
-    """Comparison of a projection's first and second choice on the target, in pairs of runs."""
+    """Comparison, on the target itself, of the two configurations with the highest projected speeds (first and second
+    choice), in pairs of runs."""
 
     study_id: str
-    """Study that ran on the target."""
+    """Id of the study that ran on the target."""
     outcome: ConfirmationOutcome
-    """Outcome on the target. `confirmed`: the first choice is faster, or the second cannot run. `changed`: the first
-    choice is not faster or cannot run, so the second is the answer. A choice cannot run where it ended with `oom`,
-    `over_limit` or `illegal`. `undecided`: the pairs did not decide, or one of the two was not measured for another
-    reason; the projection stands."""
+    """Outcome of the comparison on the target. `confirmed`: the first choice is faster, or the second cannot run.
+    `changed`: the first choice is not faster or cannot run, so that the second is the answer. `undecided`: the pairs
+    did not decide, or one of the two was not measured for another reason; the projection then remains. A choice cannot
+    run if it ended with `oom`, `over_limit` or `illegal`."""
     config: TrialConfig
     """Configuration that is the answer for the target."""
     description: str
     """Short description of the answer."""
     measured: tuple[MeasuredOnTarget, ...]
-    """Results of the first and the second choice, as far as they ran on the target."""
+    """Results of the first and the second choice of the projection, if they ran on the target."""
     speedup: float | None = Field(examples=[1.12])
-    """Speed of the first choice relative to the second: median of the pairs' ratios; null without pairs."""
+    """Speed of the first choice divided by the speed of the second: the median over the pairs of runs; null without
+    pairs."""
     ci95: tuple[float, float] | None
-    """95 % interval of the median speed ratio (first choice over second); null with too few pairs, such as where one
-    choice is far behind."""
+    """95 % interval of the median speed ratio (first choice divided by second). null if there are too few pairs, for
+    example because one choice is far slower."""
     pairs: int
-    """Number of pairs of runs; 0 where one of the two could not run."""
+    """Number of pairs of runs; 0 if one of the two configurations could not run."""
     confirmed_at: datetime
-    """Time at which the comparison ended."""
+    """Time at which the comparison of configurations on the target ended."""

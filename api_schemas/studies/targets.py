@@ -15,31 +15,32 @@ from shardtune.api_schemas.studies.target_rehearsals import TargetRehearsal
 from shardtune.api_schemas.training.workload import MOST_SAMPLES
 
 MOST_GPUS_OF_NODE = 1024
-"""Maximum number of GPUs of one node of a target."""
+"""Maximum number of GPUs per node of a target (the larger cluster to which an answer is projected)."""
 MOST_RUNGS = 4
-"""Maximum number of smaller clusters whose trials an answer is projected from, the largest first: the nearest sizes count
-most."""
+"""Maximum number of smaller clusters from whose trials an answer is projected to a target. The largest of them are
+used, because they are nearest to the target in size."""
 NOT_PROJECTED = "nothing is projected to the target: "
-"""First words of the note with which a result says why it has no projection to the target."""
+"""First words of the note in which a result says why nothing was projected to the target."""
 _TEXT = r"^\s*([0-9]{1,9})(?:x([0-9]{1,9}))?(?:x([A-Za-z0-9][A-Za-z0-9 ._-]{0,99}))?\s*$"
 
 
 class Target(Schema):
-    """Larger cluster that a study's answer is projected to: the same GPUs, more nodes of them."""
+    """Larger cluster to which the answer of a study is projected. It has the same GPUs as the study's cluster, on more
+    nodes."""
 
     nodes: int = Field(ge=1, le=MOST_RANKS, examples=[64])
     """Number of nodes."""
     gpus_per_node: int | None = Field(default=None, ge=1, le=MOST_GPUS_OF_NODE, examples=[8])
-    """Number of GPUs of a node; null: as many as the study's cluster has."""
+    """Number of GPUs per node of the target; null if it is the same as in the study's cluster."""
     gpu: DeviceName | None = None
-    """Kind of GPU, which must be the cluster's; null: the same."""
+    """Kind of GPU of the target, which must be that of the study's cluster. null has the same meaning."""
     inter_node_gb_per_s: float | None = Field(default=None, gt=0, le=1e9, examples=[50.0])
-    """Bandwidth between nodes in GB/s, per node and direction; null: the cluster's, as measured or stated, else the usual
-    one of this GPU."""
+    """Bandwidth between the target's nodes, in GB/s per node and direction. If null, it is that of the study's cluster,
+    as measured or stated, or otherwise the usual one of this GPU."""
     global_batch: int | None = Field(default=None, ge=1, le=MOST_SAMPLES, examples=[512])
-    """Samples per optimizer step on the target; null: the workload's `global_batch`. With a target, the study trains
-    with the part of them that falls to its smaller cluster, so that each rank does the same work on cluster and
-    target."""
+    """Number of samples per optimizer step on the target; if null, the workload's `global_batch`. The study itself
+    trains with that part of them which falls to its smaller cluster, so that each rank does the same work on cluster
+    and target."""
 
     @field_validator("gpus_per_node")
     @classmethod
@@ -51,24 +52,26 @@ class Target(Schema):
 
     @property
     def short_form(self) -> str:
-        """Short form of the target, such as `64x8`; only the number of nodes if the GPUs per node are not stated."""
+        """Short form of the target, such as `64x8` (nodes × GPUs per node). It is the number of nodes alone if the GPUs
+        per node are not stated."""
         return f"{self.nodes}x{self.gpus_per_node}" if self.gpus_per_node else f"{self.nodes}"
 
     @property
     def described(self) -> str:
-        """Short form of the target, followed by its bandwidth between nodes if the target states one."""
+        """Short form of the target, such as `64x8`, followed by the bandwidth between its nodes if the target states
+        one."""
         network = self.inter_node_gb_per_s
         return self.short_form + ("" if network is None else f" with inter_node_gb_per_s {network:g}")
 
     def is_size_of(self, other: "Target | None") -> bool:
-        """Whether another target has the same nodes and GPUs per node, and the kind of GPU that this target names, if
-        any."""
+        """Whether the other target has the same number of nodes and of GPUs per node, and also the same kind of GPU if
+        this target names one."""
         if other is None or self.gpu not in (None, other.gpu):
             return False
         return (self.nodes, self.gpus_per_node) == (other.nodes, other.gpus_per_node)
 
     def with_batch_of(self, stored: "Target | None") -> "Target":
-        """Return the target with the global batch of a stored study's target, unless this target states one itself.
+        """Return this target with the global batch of a stored study's target, unless this target states one itself.
 
         The workload of a stored study holds only the cluster's part of the target's global batch.
         """
@@ -82,8 +85,8 @@ def _too_many(nodes: int, gpus: int) -> str:
 
 
 def _from_text(value: object) -> object:
-    """Read the short form of a target: `64x8`, `64`, `64x8xh100` or a number of nodes; any other value is left to
-    validation.
+    """Convert the short form of a target, `64x8`, `64` or `64x8xh100`, or a number of nodes, into its fields. Any other
+    value is returned unchanged, to be validated later.
 
     Raises:
         ValueError: text of another form, or too many GPUs.
@@ -115,38 +118,42 @@ def _from_text(value: object) -> object:
 
 
 TargetText = Annotated[str, Field(max_length=100, pattern=_TEXT)]
-"""Short form of a target: nodes, or nodes × GPUs of a node, such as `64x8`."""
+"""Short form of a target: number of nodes, or nodes × GPUs per node, such as `64x8`."""
 TargetNodes = Annotated[int, Field(ge=1, le=MOST_RANKS)]
-"""Target as a number of nodes, each with as many GPUs as a node of the cluster."""
+"""Number of nodes of a target. Each node has as many GPUs as a node of the study's cluster."""
 TargetChoice = Annotated[Target, BeforeValidator(_from_text, json_schema_input_type=Target | TargetText | TargetNodes)]
-"""Target in a request: in full, or by its short form."""
+"""Target in a request: an object with all fields, or its short form, such as `64x8` (nodes × GPUs per node)."""
 
 
 class ScaledField(Schema):
-    """Field of a configuration that has another value on the target than on the cluster that measured it."""
+    """Field of a configuration whose value on the target differs from the value on the cluster where it was measured."""
 
     field: str = Field(examples=["dp_shard"])
     measured: int = Field(examples=[16])
-    """Value with which the configuration was measured."""
+    """Value of the field with which the configuration was measured."""
     target: int = Field(examples=[512])
-    """Value on the target, whose effect is predicted."""
+    """Value of the field on the target. Its effect on speed and memory is predicted, not measured."""
 
 
 class CurvePoint(Schema):
-    """Speed of one configuration on one number of nodes, where each rank has as much work as on the study's cluster."""
+    """Speed of one configuration on a number of nodes. The global batch grows with the nodes, so that each rank has as
+    much work as on the study's cluster."""
 
     nodes: int
-    """Number of nodes; 1 if there are fewer GPUs than one node has."""
+    """Number of nodes. It is 1 also for a cluster with fewer GPUs than a whole node has."""
     gpus: int
     """Number of GPUs."""
     evidence: Literal["measured", "projected"]
-    """`measured`: the study measured this number of nodes; `projected`: the speed is projected."""
+    """Origin of the speed. `measured`: the study measured it on this number of nodes; `projected`: it was calculated
+    from measurements on another number."""
     tokens_per_s_per_gpu: Band
-    """Speed with its 90 % band; without a band where it was measured."""
+    """Speed in tokens per second and GPU, with its 90 % band. If the speed was measured, both ends of the band are
+    equal to it."""
 
 
 class ProjectedConfig(Schema):
-    """Configuration on the target, projected from a measured trial."""
+    """Configuration for the target (a larger cluster), projected from a trial that was measured on the study's
+    cluster."""
 
     trial_number: int
     """Number of the measured trial from which the configuration is projected."""
@@ -155,41 +162,45 @@ class ProjectedConfig(Schema):
     description: str
     """Short description of the configuration on the target."""
     scaled: tuple[ScaledField, ...]
-    """Fields with another value on the target than in the trial; their effect is predicted, not measured."""
+    """Fields whose value on the target differs from the value in the measured trial. Their effect is predicted, not
+    measured."""
     measured_tokens_per_s_per_gpu: float
     """Median measured speed of the trial on the study's cluster."""
     tokens_per_s_per_gpu: Band
     """Projected speed on the target with its 90 % band."""
     memory_gib: Band
-    """Projected peak of tensors in GiB on the GPU that needs most memory, with its 90 % band."""
+    """Projected peak memory of tensors in GiB, on the GPU that needs most, with its 90 % band."""
     may_not_fit: bool
-    """Whether the 90 % band of the projected peak memory reaches beyond the memory that a GPU may use."""
+    """Whether the 90 % band of the projected peak memory extends beyond the memory that a GPU may use."""
     chance_of_best: float
-    """Probability, by the projected bands, that no other measured configuration is faster on the target."""
+    """Probability that no other measured configuration is faster than this one on the target, according to the bands of
+    the projected speeds."""
     chance_of_trial: float | None = None
-    """Probability that the fastest configuration on the target is projected from this trial, which may be scaled to the
-    target in several ways; null in answers of older releases."""
+    """Probability that the fastest configuration on the target is projected from the same trial as this one; a trial
+    may be scaled to the target in several ways. null in answers of older releases."""
     rank_measured: int
-    """Rank of the trial by its measured speed among all measured ones, from 1."""
+    """Rank of the trial among all measured trials by its measured speed; 1 is the fastest."""
     unseen: tuple[Literal["layout", "nodes", "communication"], ...]
-    """Properties of the target that the study's cluster cannot measure, each of which widens the band: groups of
-    another kind (`layout`), the network between nodes (`nodes`), the exchange of gradients where the trial had no
-    data-parallel ranks (`communication`)."""
+    """Properties of the target that the study's cluster could not measure; each widens the band of the speed. `layout`:
+    parallel groups are of another kind. `nodes`: there is a network between nodes. `communication`: gradients are
+    exchanged, which the trial, without data-parallel ranks, did not do."""
     curve: tuple[CurvePoint, ...] = ()
-    """Speeds of the configuration at sizes from the study's cluster up to the target."""
+    """Speeds of the configuration on several numbers of nodes, from the study's cluster up to the target."""
 
 
 class BestAtSize(Schema):
-    """Fastest configuration on one number of nodes."""
+    """Fastest configuration on one number of nodes, between the study's cluster and its target."""
 
     nodes: int
-    """Number of nodes; 1 if there are fewer GPUs than one node has."""
+    """Number of nodes. It is 1 also for a cluster with fewer GPUs than a whole node has."""
     gpus: int
     """Number of GPUs."""
     global_batch: int
-    """Samples per optimizer step at this size, so that each rank has as much work as on the study's cluster."""
+    """Number of samples per optimizer step at this size. It grows with the ranks, so that each rank has as much work as
+    on the study's cluster."""
     evidence: Literal["measured", "projected"]
-    """`measured`: the study measured this number of nodes; `projected`: the row is projected."""
+    """Origin of this row. `measured`: the study measured this number of nodes; `projected`: the row was calculated from
+    measurements on another number."""
     trial_number: int
     """Number of the measured trial from which the configuration is projected."""
     config: TrialConfig
@@ -197,58 +208,63 @@ class BestAtSize(Schema):
     description: str
     """Short description of the configuration."""
     tokens_per_s_per_gpu: Band
-    """Speed with its 90 % band; without a band where it was measured."""
+    """Speed in tokens per second and GPU, with its 90 % band. If the speed was measured, both ends of the band are
+    equal to it."""
 
 
 class StudyProjection(Schema):
-    """Answer of a study for its target: projected from what the study's cluster measured, until a study on the target
-    confirms it or changes it."""
+    """Answer of a study for its target (a larger cluster). It is projected from what the study's cluster measured,
+    until runs on the target itself confirm it or change it."""
 
     verdict: Literal["projected", "confirmed", "changed"] = "projected"
-    """Kind of the answer. `projected`: nothing decided on the target. `confirmed`: pairs of runs there confirmed `best`.
-    `changed`: the first of `runners_up` is the answer there (`confirmation` says why)."""
+    """Kind of the answer. `projected`: no runs on the target have decided. `confirmed`: pairs of runs on the target
+    confirmed `best`. `changed`: after runs on the target, the first of `runners_up` is the answer (`confirmation` says
+    why)."""
     cluster: Cluster
-    """Target cluster, completed with the facts about its GPUs that the study's cluster states."""
+    """Target cluster. Facts about its GPUs, such as their memory, are taken from the study's cluster."""
     global_batch: int
     """Samples per optimizer step on the target."""
     measured_gpus: int
     """Number of GPUs of the study's cluster."""
     doublings: float
-    """Number of doublings of the GPUs between the study's cluster and the target."""
+    """Number of times that the study's number of GPUs must be doubled to reach the target's; 3 means eight times as
+    many GPUs."""
     best: ProjectedConfig
-    """Fastest configuration on the target by its expected speed, among those that should fit."""
+    """Configuration with the highest expected speed on the target, among those that are predicted to fit."""
     runners_up: tuple[ProjectedConfig, ...] = ()
-    """Next configurations by expected speed on the target."""
+    """Configurations with the next highest expected speeds on the target, fastest first."""
     order_changes: bool
-    """Whether the fastest configuration on the target comes from another trial than the fastest on the study's
-    cluster."""
+    """Whether the fastest configuration on the target is projected from another trial than the fastest one on the
+    study's cluster."""
     sizes: tuple[BestAtSize, ...] = ()
-    """Fastest configuration of each size, from the study's cluster to the target; the trial changes where another strategy
-    takes over."""
+    """Fastest configuration for each number of nodes, from the study's cluster to the target. Its trial changes at the
+    size from which another strategy is faster."""
     projected: int
-    """Number of configurations on the target that were projected."""
+    """Number of configurations that were projected to the target."""
     only_at_target: int
-    """Number of configurations that fit on the target only; they were not measured."""
+    """Number of configurations that fit on the target and not on the study's cluster. They could not be measured."""
     too_large: int
-    """Number of measured configurations that are predicted not to fit on the target."""
+    """Number of configurations that were measured and are predicted not to fit on the target."""
     without_layout: tuple[int, ...] = ()
-    """Numbers of the measured trials, fastest first, that are not projected because their parallel groups do not divide
-    the target's ranks."""
+    """Numbers of the measured trials that are not projected because their parallel groups do not divide the target's
+    number of ranks, fastest first."""
     rehearsals: tuple[TargetRehearsal, ...] = ()
-    """Rehearsals of the fastest configurations at the target's number of ranks, in the order in which they were made.
-    Rejected ones are neither `best` nor runners-up. Empty where the budget leaves rehearsals out, and in answers of older
-    releases."""
+    """Rehearsals of the fastest configurations, in which each was built and stepped with fake tensors at the target's
+    number of ranks. They are in the order in which they were made. A rejected configuration is neither `best` nor a
+    runner-up. Empty if the budget leaves rehearsals out, and in answers of older releases."""
     notes: tuple[str, ...] = ()
-    """Assumptions behind the projection, and which of them are not measured."""
+    """Sentences about the assumptions behind the projection, and about which of them were not measured."""
     rung_test: RungTest | None = None
-    """Comparison of the speeds projected from smaller clusters with those that the study measured; null where no
-    earlier study measured the same work on fewer GPUs."""
+    """Comparison of speeds projected from smaller clusters to the study's cluster with the speeds that the study
+    measured. null if no earlier study measured the same work on fewer GPUs."""
     confirmation: TargetConfirmation | None = None
-    """Comparison of the first two choices on the target itself; null until a study has run there (`confirm.sbatch`)."""
+    """Comparison, on the target itself, of the two configurations with the highest expected speeds. null until a study
+    has run there, for which `confirm.sbatch` is exported."""
 
     @property
     def answer(self) -> ProjectedConfig:
-        """Configuration for the target: the fastest projected one, unless runs on the target changed the answer."""
+        """Configuration that is the answer for the target: the fastest projected one, unless runs on the target changed
+        it."""
         return self.runners_up[0] if self.verdict == "changed" else self.best
 
     @property

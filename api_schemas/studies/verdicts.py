@@ -9,47 +9,50 @@ from shardtune.api_schemas.trials.short_steps import Accumulations
 
 
 class OpenVerdict(Schema):
-    """Further paired runs that would settle an undecided verdict."""
+    """Details of an undecided verdict: the paired runs so far, and the number of further pairs that would settle it."""
 
     pairs: int
     won_pairs: int
-    """Number of pairs of runs in which the candidate was faster."""
+    """Number of pairs in which the candidate's run was faster than the baseline's."""
     more_pairs: int | None
-    """Number of further pairs that would confirm the candidate if they resemble the pairs so far (`add_pairs` of an
-    extension); None if more than a study may have."""
+    """Number of further pairs that would confirm the candidate if their speeds are like those of the pairs so far;
+    `add_pairs` extends a study by that many. None if a study may not have so many pairs."""
     is_extension_off: bool = False
-    """Whether the pairs decide nothing because the measured time of a whole step differs from the time extended from
-    short steps (fewer micro batches)."""
+    """Whether the verdict is undecided because the step time extrapolated from steps with fewer micro batches differs
+    from the measured time of a whole step."""
     disturbed_pairs: int = 0
-    """Number of the final comparison's pairs in which other programs disturbed at least one run."""
+    """Number of the final comparison's pairs in which other programs used the machine during at least one run."""
     disturbed_runs: int = 0
-    """Number of runs in the final comparison's pairs that count although other programs disturbed the machine, because
-    they had already been repeated the maximum number of times."""
+    """Number of runs that other programs disturbed and that count in the final comparison's pairs, because no further
+    repeats were allowed."""
 
 
 class BusyMachine(Schema):
-    """Cause of a `too_busy` verdict: the disturbed runs, the programs that took the cores, and the runs that it
-    lacks."""
+    """Cause of a `too_busy` verdict: the runs that other programs disturbed, the programs that took the cores, and the
+    number of runs that are missing."""
 
     rests_on: Literal["pairs", "search"]
-    """Runs that were disturbed: the `pairs` of the final comparison, or the runs of the `search` that chose its
-    candidates."""
+    """Kind of runs that other programs disturbed: those of the final comparison's `pairs`, or those of the `search`
+    that chose its candidates."""
     runs: int
-    """Number of the runs on which the verdict rests, not counting attempts that were discarded and repeated."""
+    """Number of runs on which the verdict rests. Attempts that were discarded and repeated are not counted."""
     disturbed_runs: int
-    """Number of the runs on which the verdict rests that other programs disturbed."""
+    """Number of runs, of those on which the verdict rests, that other programs disturbed."""
     uneven_pairs: int
-    """Number of pairs that do not count because of unequal load: a run was disturbed, and other programs left the
-    pair's other run more or fewer cores."""
+    """Number of pairs that do not count because their two runs had unequal load: other programs disturbed one run, and
+    left the other one more or fewer cores."""
     missing_runs: int
-    """Number of further runs on a quiet machine that would allow a verdict."""
+    """Number of further runs, on a quiet machine, with which a verdict would be possible."""
     foreign_cpu_cores: float | None = None
-    """CPU cores that other programs used during a disturbed run (median); None if no worker could observe it."""
+    """Number of CPU cores that other programs used during a disturbed run (median over these runs); None if no worker
+    could observe it."""
     programs: tuple[ProgramLoad, ...] = ()
-    """Programs that took the cores, averaged over the disturbed runs, busiest first."""
+    """Programs that used the CPU cores, with the cores that each used on average over the disturbed runs, busiest
+    first."""
 
     def describe(self) -> str:
-        """Describe why the machine was too busy to answer, what took the cores, and which runs are missing."""
+        """Describe why the machine was too busy to answer: which programs used the cores, and how many runs are
+        missing."""
         kind = "runs of the final comparison" if self.rests_on == "pairs" else "search runs"
         text = (
             f"the machine was too busy to answer: other programs disturbed {self.disturbed_runs} of {self.runs} {kind}"
@@ -67,31 +70,33 @@ class BusyMachine(Schema):
 
 
 class WholeStepCheck(Schema):
-    """Time of a configuration's whole step, measured once after the verdict, beside the time extended from short steps
-    (fewer micro batches)."""
+    """Check of a configuration's step time that was extrapolated from steps with fewer micro batches: after the
+    verdict, a whole step is measured and compared with it."""
 
     trial_number: int
     accumulations: Accumulations
-    """Numbers of micro batches of the short steps from which the configuration's step time was extended in its other
-    runs."""
+    """Numbers of micro batches of the shorter steps from which the time of the whole step was extrapolated in the
+    configuration's other runs."""
     micro_batches: int
-    """Number of micro batches of the whole step on each rank."""
+    """Number of micro batches that each rank trains in a whole step."""
     step_time_s: float
     """Seconds of the whole step."""
     extended_step_time_s: float
-    """Median, over the configuration's other runs, of the seconds of a whole step as extended from short steps."""
+    """Seconds of a whole step as extrapolated from steps with fewer micro batches: the median over the configuration's
+    other runs."""
     extension_error: float
-    """Step time extended from short steps divided by the measured time of the whole step, minus 1."""
+    """Step time extrapolated from shorter steps, divided by the measured time of the whole step, minus 1; 0.02 means 2
+    % too long."""
     is_confirmed: bool
-    """Whether the extended and the measured step time are at most 3 % apart, or no further than the trial's runs vary
-    by chance. Otherwise the pairs count as undecided."""
+    """Whether the extrapolated and the measured time of a whole step differ by at most 3 %, or by no more than the
+    trial's runs vary by chance. If not, the pairs count as undecided."""
     is_disturbed: bool = False
-    """Whether other programs disturbed the run with whole steps, so that it decides nothing."""
+    """Whether other programs disturbed the run that measured whole steps. If so, the check decides nothing."""
 
 
 class AgainstDefault(Schema):
-    """Speed of the study's best configuration compared with a documented default, at the fastest micro batch measured
-    for the default."""
+    """Speed of the study's best configuration compared with a documented default configuration. The default was
+    measured with several micro batch sizes, and the fastest of them is compared."""
 
     trial_number: int
     description: str
@@ -99,11 +104,12 @@ class AgainstDefault(Schema):
     """Micro batch sizes with which the default was measured."""
     tokens_per_s_per_gpu: float
     runs: int
-    """Number of validation runs of the default, or 1 for its search run."""
+    """Number of validation runs of the default configuration. It is 1 if the default was measured by its search run
+    only."""
     ratio: float
-    """Speed of the study's best configuration divided by the default's: both of validation runs, or both of search
-    runs."""
+    """Speed of the study's best configuration divided by the speed of the default. Both speeds come from validation
+    runs, or both from search runs."""
     is_by_search_runs: bool = False
-    """Whether both speeds are those of the search runs, because the default has no validation runs."""
+    """Whether both speeds come from search runs, because the default configuration has no validation runs."""
     is_disturbed: bool = False
-    """Whether one of the compared runs counts although other programs disturbed its machine."""
+    """Whether other programs disturbed one of the compared runs, which counts nevertheless."""

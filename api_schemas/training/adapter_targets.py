@@ -29,23 +29,25 @@ LINEAR_LAYERS: Mapping[str, Mapping[str, str]] = {
     },
     "mpt": {"attn.Wqkv": "qkv", "attn.out_proj": "o", "ffn.up_proj": "up", "ffn.down_proj": "down"},
 }
-"""Parts of a block (query, key, …) by the path of the linear layer within the block, for each family."""
+"""Part of a block (such as `q` for the query projection) that a linear layer computes, by model family and by the path
+of the layer within the block."""
 _SAME = {"mistral": "llama", "qwen2": "llama", "qwen3": "llama", "qwen3_moe": "mixtral"}
 _LAYERS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
 
 
 def linear_layers(model_type: str | None) -> Mapping[str, str] | None:
-    """Return the parts of a block by path of the linear layer; None for an unknown family."""
+    """Return the part of a block that each linear layer computes, by the path of the layer within the block. None if
+    the model family is not known."""
     return LINEAR_LAYERS.get(_SAME.get(str(model_type), str(model_type)))
 
 
 def matches(path: str, target: str) -> bool:
-    """Whether a target names a module: by its whole path, or by the end of the path."""
+    """Whether a target of an adapter names a module, either by the module's whole path or by the end of it."""
     return path == target or path.endswith(f".{target}")
 
 
 def targeted_paths(paths: Sequence[str], lora: Lora) -> list[str]:
-    """Return the paths of linear layers that an adapter targets.
+    """Return the paths of the linear layers to which an adapter is added.
 
     Raises:
         ValueError: a target matches none of them; the message has near names.
@@ -69,7 +71,7 @@ def _no_match(target: str, paths: Iterable[str]) -> str:
 
 
 def check_model(adapter: Adapter, model: ModelSpec) -> None:
-    """Reject an adapter that cannot be put on the model, as far as its configuration shows it.
+    """Reject an adapter that cannot be added to the model, as far as the model's configuration shows it.
 
     Raises:
         ValueError: the user's own code builds the model, a target matches no layer, or the model has too few layers.
@@ -98,7 +100,7 @@ _NOT_QUANTIZED = {
         ("mixtral", "qwen3_moe"), "its experts are stacked in parameters that bitsandbytes leaves in 16 bits"
     ),
 }
-"""Reason why the blocks of a family are not quantised, by its model type."""
+"""Reasons why the blocks of some models are not quantised, by the model's `model_type`."""
 
 
 def _check_quantised(adapter: AdapterSchema, model_type: str) -> None:

@@ -20,7 +20,8 @@ from shardtune.api_schemas.training.quantization import (
 )
 
 ALL_LINEAR: Literal["all-linear"] = "all-linear"
-"""Value of `targets` that means every linear layer in the model's repeated blocks; PEFT has the same word."""
+"""Value of an adapter's `targets` that stands for every linear layer in the model's repeated blocks. PEFT uses the same
+word."""
 _PEFT_NAMES = {
     "r": "rank",
     "lora_alpha": "alpha",
@@ -30,9 +31,10 @@ _PEFT_NAMES = {
     "use_dora": "dora",
 }
 DORA: Literal["dora"] = "dora"
-"""Name for LoRA with trained magnitudes (DoRA), as a kind of adapter and in a worker's list of adapters."""
+"""Name of DoRA (LoRA that also trains each weight's magnitude), both as the `kind` of an adapter and in a worker's list
+of adapters."""
 _IMPLIED: Mapping[str, tuple[str, Any]] = {QLORA: ("quantization", "nf4"), DORA: ("dora", True)}
-"""Setting of LoRA, and its value, that each further word for a kind means."""
+"""Settings of LoRA that the kinds `qlora` and `dora` stand for: the setting's name and its value, by kind."""
 
 
 class AdapterSchema(Schema):
@@ -40,11 +42,11 @@ class AdapterSchema(Schema):
 
     kind: str
     title: ClassVar[str]
-    """Name of the method for people."""
+    """Name of the adapter's method for people, such as `LoRA`."""
 
     @property
     def requirement(self) -> str:
-        """Name in a worker's list of adapters (`Offer.adapters`) which says that the worker can train this adapter."""
+        """Name that a worker must list in its adapters (`Offer.adapters`) to be able to train this adapter."""
         return self.kind
 
     def describe(self) -> str:
@@ -64,8 +66,8 @@ class Lora(AdapterSchema):
     targets: Annotated[
         Literal["all-linear"] | tuple[ModulePath, ...], Field(examples=[ALL_LINEAR, ["q_proj", "v_proj"]])
     ] = ALL_LINEAR
-    """Linear layers that get an adapter: their names, or `all-linear` for every one in the repeated blocks. Fewer
-    targets keep fewer activations."""
+    """Linear layers that get an adapter: a list of their names, or `all-linear` for every one in the repeated blocks.
+    With fewer layers, fewer activations are kept in memory."""
     rslora: bool = False
     """Whether the scale is `alpha / √rank` (rank-stabilised LoRA)."""
     dora: Annotated[bool, Since(2)] = False
@@ -75,9 +77,9 @@ class Lora(AdapterSchema):
     dropout: float = Field(default=0.0, ge=0, lt=1)
     """Dropout before the adapters; only 0 is trained, since dropout would make losses depend on the sharding."""
     quantization: Annotated[Quantization | None, Since(QUANTIZATION_SINCE)] = None
-    """Number format of the frozen linear layers in the repeated blocks (`bnb_4bit_quant_type`): `nf4` keeps them in 4
-    bits by bitsandbytes, as QLoRA does, for a quarter of bfloat16's memory and more time to convert them. Embeddings,
-    norms and output head keep the dtype of the computation. null: all frozen weights keep that dtype."""
+    """Number format of the frozen linear layers in the repeated blocks (`bnb_4bit_quant_type`). `nf4` keeps them in 4
+    bits by bitsandbytes, as QLoRA does. This takes a quarter of bfloat16's memory, and time to convert the weights.
+    Embeddings, norms and output head keep the dtype of the computation. If null, all frozen weights keep that dtype."""
     double_quantization: Annotated[bool, Since(QUANTIZATION_SINCE)] = False
     """Whether the scales of 4-bit weights are quantised too (`bnb_4bit_use_double_quant`). It saves 0.37 bits of each weight
     and costs time."""
@@ -85,7 +87,7 @@ class Lora(AdapterSchema):
     @field_validator("targets", mode="before")
     @classmethod
     def _one_name(cls, targets: object) -> object:
-        """Accept one name in place of a list."""
+        """Accept a single name of a linear layer in place of a list of names."""
         return [targets] if isinstance(targets, str) and targets != ALL_LINEAR else targets
 
     @field_validator("targets")
@@ -139,8 +141,9 @@ class Lora(AdapterSchema):
 
     @property
     def requirement(self) -> str:
-        """Name in a worker's list of adapters which says that the worker can train this adapter: 4-bit weights need a
-        package, and workers of earlier releases train no magnitudes."""
+        """Name that a worker must list in its adapters to be able to train this adapter: `lora`, `qlora` or `dora`.
+        QLoRA and DoRA have names of their own, because QLoRA needs a package, and workers of earlier releases cannot
+        train DoRA."""
         if self.dora:
             return DORA
         return self.kind if self.quantization is None else QLORA
@@ -151,7 +154,7 @@ class Lora(AdapterSchema):
         return self.alpha / (self.rank**0.5 if self.rslora else self.rank)
 
     def describe(self) -> str:
-        """Return a short description for people."""
+        """Return a short description of the adapter for people, such as `QLoRA nf4 r=16`."""
         where = "" if isinstance(self.targets, str) else f" on {', '.join(self.targets)}"
         method = f"{'rs' if self.rslora else ''}{'DoRA' if self.dora else 'LoRA'}"
         if self.quantization is not None:
@@ -170,7 +173,7 @@ class LastLayers(AdapterSchema):
     """Number of repeated blocks that are trained, counted from the last."""
 
     def describe(self) -> str:
-        """Return a short description for people."""
+        """Return a short description of the adapter for people, such as `last 2 layers`."""
         return f"last {self.layers} layers" if self.layers > 1 else "last layer"
 
 
@@ -181,13 +184,14 @@ ADAPTER_KINDS = tuple(ADAPTERS)
 
 
 def quantization_of(adapter: AdapterSchema | None) -> Quantization | None:
-    """Return the number format of the quantised base weights under an adapter; None where no weight is quantised."""
+    """Return the number format of the quantised weights to which an adapter is added. None if no weight is
+    quantised."""
     return adapter.quantization if isinstance(adapter, Lora) else None
 
 
 def unsaid_settings(adapter: AdapterSchema) -> set[str]:
-    """Return the settings that later releases added and that this adapter leaves at their defaults; the keys of stored
-    answers, which may be older, do not contain them."""
+    """Return the names of those settings that later releases added and that this adapter leaves at their defaults. Keys
+    of stored answers leave them out, so that answers of earlier releases keep their keys."""
     if not isinstance(adapter, Lora):
         return set()
     of_weights = set() if adapter.quantization else {"quantization", "double_quantization"}
@@ -215,7 +219,8 @@ def _with_kind(value: object) -> object:
 
 
 def _with_implied(kind: str, value: Mapping[str, Any]) -> dict[str, Any]:
-    """Return LoRA's settings with the one that another word for a kind means; reject one that says the opposite."""
+    """Return LoRA's settings with the one that the kind stands for, such as `dora: true` for the kind `dora`. A setting
+    that contradicts the kind is rejected."""
     name, implied = _IMPLIED[kind]
     stated = value.get(name, implied)
     if stated is None or stated is False:
@@ -227,8 +232,8 @@ def _with_implied(kind: str, value: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _class_name(value: object) -> str:
-    """Return the class name of validated or raw settings, which selects the member of the union; paths in errors leave
-    it out."""
+    """Return the name of the adapter's class for validated or raw settings. Pydantic selects the member of the union by
+    this name, and paths in error messages leave it out."""
     return (type(value) if isinstance(value, AdapterSchema) else ADAPTERS[str(value["kind"])]).__name__  # type: ignore[index]
 
 
@@ -236,4 +241,5 @@ _Settings = Annotated[
     Annotated[Lora, Tag("Lora")] | Annotated[LastLayers, Tag("LastLayers")], Discriminator(_class_name)
 ]
 Adapter = Annotated[_Settings, BeforeValidator(_with_kind, json_schema_input_type=_Settings | str)] | None
-"""Adapter in full, by its kind, or null: all weights are trained."""
+"""Adapter to train, as an object with its settings or as its kind alone, such as `"lora"`. If null, all weights are
+trained."""

@@ -6,7 +6,7 @@ _HALF = ("float16", "bfloat16")
 
 
 def check(attention: str, precision: Precision | None) -> None:
-    """Reject flash attention in a dtype for which it has no kernels. `precision` None: not known yet.
+    """Reject flash attention in a dtype for which it has no kernels. If `precision` is None, it is not known yet.
 
     Raises:
         ValueError: names the field, its value and the remedy.

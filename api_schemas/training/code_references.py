@@ -4,11 +4,12 @@ from collections.abc import Iterator
 from typing import Any
 
 _KERNELS = ("attn_implementation", "_attn_implementation", "experts_implementation", "_experts_implementation")
-"""Configuration fields in which transformers 5 accepts `OWNER/REPOSITORY` and downloads kernels from it."""
+"""Fields of a model configuration in which transformers 5 accepts `OWNER/REPOSITORY`, and then downloads kernels from
+that repository."""
 
 
 def code_references(config: dict[str, Any]) -> Iterator[str]:
-    """Yield each entry, at any depth of a model configuration, that would make transformers download and run code."""
+    """Yield each entry of a model configuration, at any depth, that would make transformers download code and run it."""
     # No recursion: the sender chooses the nesting, and Python's limit would make it an error of ours.
     inner: list[Any] = [config]
     while inner:

@@ -10,15 +10,15 @@ SettingKind = Literal["allocator", "collectives", "kernels", "threads", "malloc"
 
 
 class EnvironmentSetting(NamedTuple):
-    """Environment variable, or group of variables with a common prefix, that affects measurements."""
+    """Environment variable that affects measurements, or a group of such variables with a common prefix."""
 
     name: str
     """Name of the environment variable, or a prefix followed by `*`."""
     kind: SettingKind
     why: str
     device: Literal["cuda", "cpu"] | None
-    """Device type (`cuda` or `cpu`) on which a change of this variable makes measurements incomparable; on other
-    devices it only lowers confidence. None: all devices."""
+    """Device type (`cuda` or `cpu`) on which measurements with different values of the variable cannot be compared. On
+    the other device type, a difference only lowers confidence. If None, measurements cannot be compared on either."""
 
 
 SETTINGS = (
@@ -46,21 +46,23 @@ SETTINGS = (
     EnvironmentSetting("GLIBC_TUNABLES", "malloc", "likewise, and huge pages", "cpu"),
     EnvironmentSetting("LD_PRELOAD", "malloc", "other allocators (jemalloc, tcmalloc) come this way", None),
 )
-"""Known environment variables that affect measurements; of several matching entries the first applies."""
+"""Environment variables that are known to affect measurements. If a variable matches several entries, the first one
+applies."""
 
 _NOTHING_MEASURED = re.compile(
     r"NCCL_(DEBUG|VERSION|COMM_ID|HOSTID|CONF_FILE)|TORCH_NCCL_(DUMP|TRACE|LOG|DEBUG)"
     r"|PYTORCH_(VERSION|BUILD|HOME|NVML_BASED|KERNEL_CACHE)|TORCHINDUCTOR_CACHE_DIR"
 )
-"""Prefixes of environment variables that have no effect on measurements: variables for logging, build names, paths, or
-values that differ in each job."""
+"""Pattern for the beginnings of names of environment variables that do not affect measurements: they concern logging,
+build names or paths, or differ in each job."""
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASS|CREDENTIAL", re.IGNORECASE)
 _LONGEST_VALUE = 200
 _MOST = 60
 
 
 def setting_of(name: str) -> EnvironmentSetting | None:
-    """Return the entry of a known environment variable; None if the variable does not affect measurements."""
+    """Return what is known about an environment variable that affects measurements; None if the variable does not
+    affect them."""
     if _NOTHING_MEASURED.match(name) or _SECRET.search(name):
         return None
     return next((setting for setting in SETTINGS if name == setting.name or _begins(name, setting.name)), None)
@@ -71,14 +73,14 @@ def _begins(name: str, pattern: str) -> bool:
 
 
 def recorded_variables(environment: Mapping[str, str]) -> tuple[str, ...]:
-    """Return `NAME=value` of each environment variable that affects measurements, sorted by name; long values are cut,
-    and unprintable characters become blanks."""
+    """Return `NAME=value` of each environment variable that affects measurements, sorted by name. Long values are cut,
+    and unprintable characters are replaced by blanks."""
     names = sorted(name for name in environment if name.isidentifier() and setting_of(name) is not None)
     return tuple(f"{name}={_one_line(environment[name])}" for name in names[:_MOST])
 
 
 def by_name(settings: Sequence[str]) -> dict[str, str]:
-    """Convert recorded `NAME=value` entries of environment variables to a mapping of values by name."""
+    """Convert recorded `NAME=value` entries of environment variables into values by name."""
     return {name: value for name, _, value in (setting.partition("=") for setting in settings)}
 
 

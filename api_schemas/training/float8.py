@@ -7,17 +7,19 @@ from shardtune.api_schemas.training.adapters import AdapterSchema
 from shardtune.api_schemas.training.sample_lengths import SampleLengths
 
 Float8Recipe = Literal["tensorwise", "rowwise"]
-"""Scaling of float8 operands, by torchao's names: one scale for each tensor, or for each row and column of it."""
+"""Scaling of float8 numbers, by torchao's names: one scale for a whole tensor (`tensorwise`), or one for each of its
+rows or columns (`rowwise`)."""
 FLOAT8_SINCE = 2
 """First protocol version whose workers train in float8."""
 FLOAT8_PACKAGE = "torchao"
 """Python package with which ranks train in float8."""
 FLOAT8_EXTRA = "fp8"
-"""Extra of `shardtune` that installs the package of float8."""
+"""Name of the extra of `shardtune` that installs the package for float8."""
 CONSIDERED: Mapping[str, Float8Recipe] = {"fp8": "tensorwise", "fp8-rowwise": "rowwise"}
-"""Float8 scalings by the name of the recipe under which a study considers them."""
+"""Scaling of float8 numbers, by the name of the recipe with which a study considers it, such as `fp8-rowwise`."""
 MULTIPLE = 16
-"""Number of which each dimension of a float8 matrix product must be a multiple (cuBLAS, `torch._scaled_mm`)."""
+"""Number of which each dimension of a float8 matrix product must be a multiple (a requirement of cuBLAS,
+`torch._scaled_mm`)."""
 
 
 def title(recipe: Float8Recipe) -> str:
@@ -28,7 +30,8 @@ def title(recipe: Float8Recipe) -> str:
 def check_workload(
     recipe: Float8Recipe | None, sequence_length: int, adapter: AdapterSchema | None, data: SampleLengths | None
 ) -> None:
-    """Reject a workload that float8 cannot train, or whose float8 training was not compared between backends.
+    """Reject a workload that cannot be trained in float8, or for which no test has shown that all backends train
+    equally in float8.
 
     Raises:
         ValueError: names the field, its value and the remedy.

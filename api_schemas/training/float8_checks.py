@@ -10,12 +10,12 @@ from shardtune.api_schemas.training.workload import WorkloadRequest
 _WIDTHS = ("hidden_size", "intermediate_size", "moe_intermediate_size", "n_inner")
 _EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
 _NO_LINEAR = ("gpt2", "openai-gpt", "imagegpt")
-"""Model types of transformers whose blocks have `Conv1D` modules in place of linear layers."""
+"""Values of `model_type` in transformers of models whose blocks have `Conv1D` modules in place of linear layers."""
 
 
 def check_precision(workload: WorkloadRequest, *, device: str | None) -> None:
-    """Reject a precision with which float8 cannot be combined, as far as the precision is known. `device`: type of the
-    ranks' device; None where that is not known yet.
+    """Reject a precision that cannot be combined with float8, if the precision is already known. `device` is the device
+    type of the ranks; None if it is not known yet.
 
     Raises:
         ValueError: names the field, its value and the remedy.
@@ -33,7 +33,8 @@ def check_precision(workload: WorkloadRequest, *, device: str | None) -> None:
 
 
 def check_model(model: ModelSpec, recipe: Float8Recipe | None) -> None:
-    """Reject a model whose blocks have no linear layers that float8 can train, as far as its config shows.
+    """Reject a model whose blocks have no linear layers that can be trained in float8, as far as the model's config
+    shows.
 
     Raises:
         ValueError: names the field, its value and the remedy.

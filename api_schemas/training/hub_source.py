@@ -17,17 +17,19 @@ Revision = Annotated[str, Field(max_length=100, pattern=rf"^{_PART}(/{_PART})*$"
 
 
 class HubSource(Schema):
-    """Repository of the Hugging Face hub and the revision of it that a model's `config.json` comes from."""
+    """Model on the Hugging Face hub: the repository, and the revision of it from which the model's `config.json` is
+    read."""
 
     id: HubId
     """Id of the repository: `OWNER/NAME`, such as `meta-llama/Llama-3.1-8B`."""
     revision: Revision = DEFAULT_REVISION
-    """Branch, tag or commit. A stored study has the commit (40 hexadecimal digits) that its configuration was read at."""
+    """Branch, tag or commit of the repository. In a stored study it is the commit (40 hexadecimal digits) from which
+    the configuration was read."""
 
     @model_validator(mode="before")
     @classmethod
     def _accept_text(cls, value: Any) -> Any:
-        """Accept `OWNER/NAME` and `OWNER/NAME@REVISION` in place of an object."""
+        """Accept the text `OWNER/NAME` or `OWNER/NAME@REVISION` in place of an object."""
         if not isinstance(value, str):
             return value
         repository, separator, revision = value.partition("@")
@@ -53,7 +55,7 @@ class HubSource(Schema):
 
 
 def is_commit(text: str) -> bool:
-    """Whether a text is the full hash of a commit."""
+    """Whether a text is the full hash of a commit (40 hexadecimal digits)."""
     return _COMMIT.fullmatch(text) is not None
 
 

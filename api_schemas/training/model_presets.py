@@ -16,11 +16,12 @@ _FOLDER = files("shardtune.api_schemas.training")
 _PRESETS = _FOLDER / "presets"
 _MOST_SUGGESTIONS = 3
 _CLOSE = 0.75
-"""Minimum similarity (by `difflib`) of two names, without punctuation, for one to be suggested in place of the
+"""Minimum similarity of two names (by `difflib`, without punctuation) at which an error suggests one of them for the
 other."""
 
 _LONGEST = 200
-"""Maximum number of characters of an unknown name for which similar names are sought; the time grows with it."""
+"""Maximum length of an unknown name, in characters, for which similar names are sought. The search takes longer for
+longer names."""
 
 
 class PresetSource(NamedTuple):
@@ -29,21 +30,21 @@ class PresetSource(NamedTuple):
     hub: str
     """Repository of the Hugging Face hub that publishes the model, such as `Qwen/Qwen3-8B`."""
     published: int
-    """Number of parameters of the published weights."""
+    """Number of parameters in the weights that the repository publishes."""
     untrained: int = 0
-    """Number of published parameters in parts that the preset leaves out, such as the vision tower."""
+    """Number of the published parameters that belong to parts which the preset leaves out, such as a vision tower."""
     note: str = ""
-    """Difference from the published repository, where there is one."""
+    """Difference between the preset and the published repository; empty if there is none."""
 
     @property
     def parameters(self) -> int:
-        """Number of parameters of the model that is trained."""
+        """Number of parameters of the model that is trained, without the parts that the preset leaves out."""
         return self.published - self.untrained
 
 
 @cache
 def preset_names() -> list[str]:
-    """Return the names of the model presets, which are accepted in place of a full model."""
+    """Return the names of the model presets. A preset's name is accepted in place of a full model."""
     return sorted(entry.name.removesuffix(".json") for entry in _PRESETS.iterdir() if entry.name.endswith(".json"))
 
 
@@ -55,19 +56,21 @@ def preset_config(name: str) -> dict[str, Any]:
 
 @cache
 def preset_sources() -> dict[str, PresetSource]:
-    """Return the origin of each preset that a repository publishes, by the preset's name."""
+    """Return the origin of presets by the preset's name. Only presets that a repository of the hub publishes are
+    included."""
     entries = json.loads((_FOLDER / "preset_sources.json").read_text())
     return {name: PresetSource(**entry) for name, entry in entries.items()}
 
 
 def preset_of(hub_id: str) -> str | None:
-    """Return the preset whose numbers come from a repository of the hub; None if there is none."""
+    """Return the preset whose sizes come from a repository of the Hugging Face hub; None if there is none."""
     names = (name for name, source in preset_sources().items() if source.hub.casefold() == hub_id.casefold())
     return next(names, None)
 
 
 def similar_models(name: str) -> list[str]:
-    """Return the presets, or for `OWNER/NAME` the repositories of presets, whose names are similar to a name."""
+    """Return the names of presets that are similar to the given name. For a name of the form `OWNER/NAME`, return the
+    repositories of such presets."""
     if len(name) > _LONGEST:
         return []
     if "/" in name:

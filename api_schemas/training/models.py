@@ -18,11 +18,11 @@ from shardtune.api_schemas.training.search_space import Backend
 from shardtune.api_schemas.training.step_trace import StepTrace, TraceFailure
 
 LONGEST_CONFIG = 256 * 1024
-"""Maximum characters of a model's JSON configuration; the longest published configurations have some tens of
+"""Maximum number of characters in a model's JSON configuration. The longest published configurations have some tens of
 thousands."""
 MOST_ELEMENTS, MOST_FLOPS = 10**15, 1e18
-"""Maximum number of parameters of a model, and maximum FLOPs per token: a thousand times the values of the largest
-models."""
+"""Maximum number of parameters of a model, and maximum FLOPs per token. Both are about a thousand times as large as in
+the largest models."""
 
 
 _NO_TYPE = 'model_type ({}) must be the name of a transformers architecture; add it, for example "model_type": "llama"'
@@ -41,23 +41,23 @@ class ModelSpec(Schema):
     name: ModelName
     """Display name of the model; it has no effect on trials."""
     entry_point: OwnName | None = None
-    """Name of an entry point in the group `shardtune.models`: an installed package that provides model, batches and
-    loss."""
+    """Name of an entry point in the group `shardtune.models`, by which an installed Python package provides model,
+    batches and loss."""
     script: OwnName | None = None
-    """Name of the user's own training script, as set by the worker's owner for the script's command; the script
-    contains Shardtune's adapter."""
+    """Name of the user's own training script, which contains Shardtune's adapter. The worker's owner has given this
+    name to the command that starts the script."""
     hub: HubSource | None = None
-    """Repository of the Hugging Face hub that `config` was read from. Without `config`, a service whose operator allows
-    it reads the repository's `config.json`, and stores the commit."""
+    """Repository of the Hugging Face hub from which `config` was read. If a request leaves out `config`, a service
+    whose operator allows it reads the repository's `config.json`, and stores the commit."""
     config: dict[str, JsonValue] = Field(default={}, validate_default=True)
-    """Content of the model's `config.json`: `model_type` selects the architecture; code references (`auto_map`) are
-    rejected. With `entry_point` or `script`: the configuration that the user's code reads."""
+    """Content of the model's `config.json`. Its `model_type` selects the architecture, and references to code
+    (`auto_map`) are rejected. If `entry_point` or `script` is given, the configuration that the user's code reads."""
 
     @model_validator(mode="before")
     @classmethod
     def _accept_preset_or_config(cls, value: Any) -> Any:
-        """Accept a preset's name, a repository of the hub or a bare `config.json` in place of the full form `{name,
-        config}`."""
+        """Accept, in place of the full form `{name, config}`, the name of a preset, a repository of the hub, or the
+        content of a `config.json`."""
         if isinstance(value, str):
             value = {"hub": value} if looks_like_id(value) else preset(value).model_dump()
         if not isinstance(value, dict):
@@ -108,7 +108,7 @@ class ModelSpec(Schema):
 
     @property
     def is_unread(self) -> bool:
-        """Whether the model is named by its repository alone, so that its configuration still has to be read there."""
+        """Whether only the model's repository is known, so that its configuration must still be read from there."""
         return self.hub is not None and not self.config
 
     @property
@@ -118,15 +118,15 @@ class ModelSpec(Schema):
 
     @property
     def trained_config(self) -> dict[str, JsonValue]:
-        """Configuration of the part of the model that is trained: for a multimodal model its text part, itself a causal
-        language model."""
+        """Configuration of that part of the model which is trained. In a multimodal model this is the text part, itself
+        a causal language model."""
         text = self.config.get("text_config")
         is_multimodal = not self.is_own and any(self.config.get(f"{kind}_config") for kind in ("vision", "audio"))
         return dict(text) if is_multimodal and isinstance(text, dict) and text.get("model_type") else self.config
 
     @property
     def model_type(self) -> str | None:
-        """Name of the model's architecture in transformers, such as `llama`; None for the user's own code."""
+        """Name of the model's architecture in transformers, such as `llama`; None for code of the user's own."""
         return None if self.is_own else str(self.trained_config["model_type"])
 
 
@@ -149,13 +149,13 @@ ModelChoice = Annotated[
     ModelSpec,
     BeforeValidator(lambda value: value, json_schema_input_type=ModelSpec | PresetName | WrittenHubSource | BareConfig),
 ]
-"""Model in a request: in full, by a preset's name, by its repository on the Hugging Face hub, or as a bare
-`config.json`."""
+"""Model in a request: an object with all fields, the name of a preset, a repository on the Hugging Face hub, or the
+content of a `config.json`."""
 
 
 class BlockSummary(Schema):
-    """Summary of one repeated block (decoder layer) of a model: the unit that FSDP shards and activation checkpointing
-    wraps."""
+    """Summary of one repeated block (decoder layer) of a model. FSDP shards by block, and activation checkpointing
+    wraps each block."""
 
     name: ModulePath
     """Dotted module path of the block, such as `model.layers.0`."""
@@ -164,13 +164,13 @@ class BlockSummary(Schema):
     largest_parameter: int = Field(ge=0, le=MOST_ELEMENTS)
     """Number of elements of the block's largest single parameter tensor."""
     trainable_parameters: int | None = Field(default=None, ge=0, le=MOST_ELEMENTS)
-    """Number of parameters (elements) in the block that are trained; None: all of them."""
+    """Number of parameters (elements) in the block that are trained; None if all are."""
     matrix_parameters: int | None = Field(default=None, ge=0, le=MOST_ELEMENTS)
-    """Number of parameters (elements) in the block's matrices, which some optimizers update whole. None if not
-    counted."""
+    """Number of parameters (elements) in the block's weight matrices. Some optimizers, such as Muon, update each matrix
+    as a whole. None if they were not counted."""
     forward_flops_per_token: float | None = Field(ge=0, le=MOST_FLOPS)
-    """FLOPs of one token's forward pass through the block. Multiply-adds count as two; attention is counted in full
-    (not halved for causality), at the workload's sequence length. None if not counted."""
+    """FLOPs of one token's forward pass through the block. A multiply-add counts as two. Attention is counted in full
+    (not halved for causality), at the workload's sequence length. None if FLOPs were not counted."""
 
 
 class ModelSummary(Schema):
@@ -180,58 +180,64 @@ class ModelSummary(Schema):
     parameters: int = Field(ge=0, le=MOST_ELEMENTS)
     """Number of elements of all distinct parameters of the model (tied weights count once)."""
     trainable_parameters: int | None = Field(default=None, ge=0, le=MOST_ELEMENTS)
-    """Number of parameter elements that are trained; None: all of the model's parameters."""
+    """Number of parameter elements that are trained; None if all of the model's parameters are."""
     active_parameters: int = Field(ge=0, le=MOST_ELEMENTS)
-    """Number of parameter elements used in one token's forward pass (fewer than `parameters` for a mixture of
-    experts)."""
+    """Number of parameter elements that one token's forward pass uses. In a mixture of experts it is smaller than
+    `parameters`."""
     blocks: tuple[BlockSummary, ...] = Field(max_length=1000)
     block_class: ClassName
-    """Class name of the model's repeated block, such as `LlamaDecoderLayer`; of the whole model if no block repeats."""
+    """Class name of the model's repeated block, such as `LlamaDecoderLayer`. If no block repeats, it is the class name
+    of the whole model."""
     moe_class: ClassName | None = None
     """Class name of the mixture-of-experts module inside a block; None for dense models."""
     forward_flops_per_token: float | None = Field(ge=0, le=MOST_FLOPS)
     """FLOPs of one token's forward pass through the whole model, at the workload's sequence length; None if not
     counted."""
     training_flops_per_token: float | None = Field(default=None, ge=0, le=MOST_FLOPS)
-    """FLOPs of one token's forward and backward pass, counted where an adapter freezes weights, so that their gradients
-    are not computed; None: three times the forward pass."""
+    """FLOPs of one token's forward and backward pass. They are counted if an adapter freezes weights, whose gradients
+    need not be computed. If None, they are three times the FLOPs of the forward pass."""
     least_flops_per_token: float | None = Field(default=None, ge=0, le=MOST_FLOPS)
-    """Minimum FLOPs of one token's forward pass, for attention that skips masked positions as fused kernels do; None if
-    not counted."""
+    """Minimum FLOPs of one token's forward pass: attention skips masked positions, as fused kernels do. None if FLOPs
+    were not counted."""
     hidden_size: int = Field(ge=0, le=MOST_ELEMENTS)
-    """Width of the model's hidden states; 0 if the model does not report it. The same rule applies to `vocab_size`."""
+    """Width of the model's hidden states. It is 0 if the model does not report it, and so is `vocab_size`."""
     vocab_size: int = Field(ge=0, le=MOST_ELEMENTS)
     max_positions: int | None = Field(le=MOST_ELEMENTS)
     """Longest sequence in tokens that the model's configuration declares; None if it declares none."""
     attention: Literal["eager"] | None = None
-    """Attention implementation that the model is built with if it does not support the workload's; None: the
-    workload's."""
+    """Implementation of attention with which the model is built, because it does not support the one of the workload.
+    If None, the workload's is used."""
     backends: tuple[Backend, ...] | None = Field(default=None, min_length=1)
-    """Backends (such as FSDP2) that the user's own training script declares; None if it declares none, or if
-    Shardtune's own loop trains."""
+    """Backends (such as FSDP2) that the user's own training script declares. None if it declares none, or if no such
+    script trains but Shardtune's own loop."""
     context_heads: int | None = Field(default=None, ge=1, le=MOST_ELEMENTS)
-    """Greatest common divisor of the model's head counts, which `context_parallel` (ranks that share each sample) must
-    divide. 1: samples cannot be shared among ranks; None: not determined."""
+    """Greatest common divisor of the model's numbers of heads. `context_parallel` (the number of ranks that share each
+    sample) must divide it. 1 means that samples cannot be shared; None means that it was not determined."""
     context_note: PrintableText | None = Field(default=None, max_length=1000)
-    """Reason, other than the number of heads, why ranks cannot share a sample of this model (context parallelism)."""
+    """Reason, other than the number of heads, why ranks cannot share a sample of this model (context parallelism). None
+    if there is none."""
     tensor_divisor: int | None = Field(default=None, ge=1, le=MOST_ELEMENTS)
-    """Greatest common divisor of the model's head counts and block widths, which `tensor_parallel` (ranks that split
-    the model) must divide. 1: the model cannot be split; None: not determined."""
+    """Greatest common divisor of the model's numbers of heads and its block widths. `tensor_parallel` (the number of
+    ranks that split the model) must divide it. 1 means that the model cannot be split; None means that it was not
+    determined."""
     tensor_note: PrintableText | None = Field(default=None, max_length=1000)
-    """Reason, other than the model's sizes, why ranks cannot split the model (tensor parallelism)."""
+    """Reason, other than the model's sizes, why ranks cannot split the model (tensor parallelism). None if there is
+    none."""
     pipeline_blocks: int | None = Field(default=None, ge=1, le=MOST_ELEMENTS)
-    """Maximum number of pipeline stages (`pipeline_parallel`) into which the model can be cut, one block each. 1: the
-    model cannot be cut; None: not determined."""
+    """Maximum number of pipeline stages (`pipeline_parallel`) into which the model can be cut, with one block each. 1
+    means that the model cannot be cut; None means that it was not determined."""
     pipeline_note: PrintableText | None = Field(default=None, max_length=1000)
-    """Reason, other than the number of blocks, why the model cannot be cut into pipeline stages."""
+    """Reason, other than the number of blocks, why the model cannot be cut into pipeline stages. None if there is
+    none."""
     experts: int | None = Field(default=None, ge=1, le=MOST_ELEMENTS)
-    """Number of experts per layer, which `expert_parallel` (ranks that divide the experts) must divide. 1: the experts
-    cannot be divided; None: not determined."""
+    """Number of experts per layer. `expert_parallel` (the number of ranks that divide the experts) must divide it. 1
+    means that the experts cannot be divided; None means that it was not determined."""
     expert_width: int | None = Field(default=None, ge=1, le=MOST_ELEMENTS)
-    """Greatest common divisor of the row counts of the experts' weights. Where an expert is sharded over several ranks,
-    the number of shards must divide it."""
+    """Greatest common divisor of the numbers of rows of the experts' weights. If each expert is sharded over several
+    ranks, the number of shards must divide it. None means that it was not determined."""
     expert_note: PrintableText | None = Field(default=None, max_length=1000)
-    """Reason, other than the number of experts, why ranks cannot divide the model's experts (expert parallelism)."""
+    """Reason, other than the number of experts, why ranks cannot divide the model's experts (expert parallelism). None
+    if there is none."""
     loss_note: PrintableText | None = Field(default=None, max_length=1000)
     """Reason why the model's loss cannot be computed in chunks of tokens (`loss`); None if it can, or if that was not
     determined."""
@@ -239,17 +245,17 @@ class ModelSummary(Schema):
     """Reason why the MLPs of the model's blocks cannot be computed over slices of the tokens (`mlp_slices`); None if they
     can, or if that was not determined."""
     note: PrintableText | None = Field(default=None, max_length=1000)
-    """Reason why the model's FLOPs are not known, so that no speed is predicted; None if they are known. In a prediction of
-    the user's own code: the study that traced it."""
+    """Reason why the model's FLOPs are not known, so that no speed is predicted; None if they are known. In a
+    prediction for the user's own code, it names the study that traced a step of the code."""
     step_trace: Annotated[StepTrace | None, Since(2, may_be_dropped=True)] = None
-    """Memory and work of one training step of the user's own code; None if no step was traced, or for a model of
+    """Memory and work of one traced training step of the user's own code. None if no step was traced, and for models of
     transformers."""
     trace_failure: Annotated[TraceFailure | None, Since(2, may_be_dropped=True)] = None
-    """Reason why no step of the user's own code was traced; None if one was, or for a model of transformers."""
+    """Reason why no step of the user's own code was traced. None if one was traced, and for models of transformers."""
 
     @property
     def leaves_parameters_unused(self) -> bool:
-        """Whether some trained parameters get no gradient in a step; False where no step was traced."""
+        """Whether some trained parameters get no gradient in a step; False if no step was traced."""
         return self.step_trace is not None and self.step_trace.unused_parameters > 0
 
     @property

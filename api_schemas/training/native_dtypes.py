@@ -9,16 +9,16 @@ from shardtune.api_schemas.machines.hardware import Fingerprint, Offer
 from shardtune.api_schemas.training.workload import PRECISIONS, Precision
 
 _SLOWER = 0.5
-"""Fraction of the float32 matrix-product rate below which a dtype counts as not native, whatever the processor
-reports."""
+"""Fraction of the float32 rate of matrix products. A dtype whose measured rate is below that fraction does not count as
+native, whatever the processor reports."""
 _SINCE = {"float16": (7, 0), "bfloat16": (8, 0), "float8": (8, 9)}
-"""Lowest CUDA compute capability whose tensor cores support each dtype (CUDA C++ Programming Guide, compute
-capabilities)."""
+"""Lowest CUDA compute capability whose tensor cores support the dtype, by dtype (source: CUDA C++ Programming Guide,
+compute capabilities)."""
 
 
 def of_capability(capability: tuple[int, int]) -> str:
-    """Return the natively supported dtypes of GPUs with a CUDA compute capability, in the format of a fingerprint:
-    `float32, float16, bfloat16`."""
+    """Return the dtypes that GPUs with this CUDA compute capability support natively, in the form in which a
+    fingerprint lists them: `float32, float16, bfloat16`."""
     return ", ".join(["float32", *(name for name, since in _SINCE.items() if capability >= since)])
 
 
@@ -31,7 +31,7 @@ _CAPABILITIES = {
     "blackwell": (10, 0),
 }
 _AMD = {"cdna2": "float32, float16, bfloat16", "cdna3": "float32, float16, bfloat16, float8"}
-"""Native dtypes of AMD architectures, from the CDNA2 and CDNA3 white papers."""
+"""Dtypes that AMD GPUs support natively, by architecture (source: the CDNA2 and CDNA3 white papers)."""
 
 
 def of_architecture(name: str) -> str | None:
@@ -41,15 +41,16 @@ def of_architecture(name: str) -> str | None:
 
 @dataclass(frozen=True)
 class DeviceDtypes:
-    """Native dtypes and measured rates of one kind of device."""
+    """Dtypes that one kind of device computes natively, and the rates measured on it."""
 
     name: str
     """Name of the device, such as `AMD EPYC` or `V100-SXM2-16GB`."""
     is_cpu: bool
     native: str | None = None
-    """Dtypes that the device multiplies natively, in the format of a fingerprint; None if not determined."""
+    """Dtypes in which the device multiplies natively, in the form in which a fingerprint lists them, such as `float32,
+    bfloat16`. None if they are not known."""
     matmul_flops: Mapping[Dtype, float] = field(default_factory=dict)
-    """Measured matrix-product rates of one rank in FLOP/s, by dtype; a multiply-add counts as two."""
+    """Measured rates of matrix products on one rank, in FLOP/s, by dtype. A multiply-add counts as two operations."""
 
     @classmethod
     def from_fingerprint(cls, fingerprint: Fingerprint, matmul_flops: Mapping[Dtype, float]) -> "DeviceDtypes":
@@ -60,8 +61,8 @@ class DeviceDtypes:
 
     @classmethod
     def from_offer(cls, offered: Offer) -> "DeviceDtypes":
-        """Build the dtypes and rates of a device from a worker's offer; rates of a full measurement take precedence
-        over the short test at the worker's start."""
+        """Return the dtypes and rates of a device from a worker's offer. If the worker has made a full measurement, its
+        rates replace those of the short test at the worker's start."""
         measured = offered.measured
         return cls.from_fingerprint(
             offered.fingerprint, offered.matmul_flops if measured is None else measured.matmul_flops
@@ -81,7 +82,7 @@ class DeviceDtypes:
 
     @property
     def has_float8(self) -> bool:
-        """Whether the device trains in float8, as far as is known: GPUs natively, CPUs by emulation."""
+        """Whether the device can train in float8, as far as is known. GPUs must have it natively; CPUs emulate it."""
         return self.is_cpu or self.native is None or "float8" in self.native.split(", ")
 
     @property
@@ -91,7 +92,8 @@ class DeviceDtypes:
         return not self.is_cpu and "float16" in native and "bfloat16" not in native
 
     def is_doubtful(self, dtype: Dtype) -> bool:
-        """Whether a native dtype was measured slower than float32, possibly because other programs used the device."""
+        """Whether a dtype that should be native was measured slower than float32, possibly because other programs used
+        the device."""
         ours, exact = self.matmul_flops.get(dtype), self.matmul_flops.get("float32")
         return ours is not None and exact is not None and _SLOWER * exact <= ours < exact
 
@@ -111,9 +113,9 @@ def flops_per_s(rate: float) -> str:
 
 
 def decide(stated: Precision | None, devices: Sequence[DeviceDtypes]) -> tuple[Precision, str | None]:
-    """Return the precision to train in on these devices, and a note for the user. A stated precision is kept, with a
-    note if its dtype is emulated. `auto` selects bf16-mixed if every device supports bfloat16 natively, else fp32;
-    where support is unknown, GPUs are assumed to have it and CPUs not."""
+    """Return the precision in which to train on these devices, and a note for the user. A stated precision is kept,
+    with a note if a device emulates its dtype. `auto` selects bf16-mixed if every device supports bfloat16 natively,
+    and fp32 otherwise. If support is not known, it is assumed for GPUs and not for CPUs."""
     if stated is not None:
         return stated, next((note for device in devices if (note := emulation_note(stated, device))), None)
     mixed, exact = PRECISIONS["bf16-mixed"], PRECISIONS["fp32"]

@@ -17,51 +17,56 @@ class OptimizerSchema(Schema):
     since: ClassVar[int]
     """First protocol version whose workers know the optimizer."""
     needs_matrices: ClassVar[bool] = False
-    """Whether an update needs a whole matrix. Otherwise it is elementwise, so that any shard can be updated alone."""
+    """Whether an update needs a whole matrix. If False, the update is elementwise, so that any shard can be updated by
+    itself."""
     rounds_updates: ClassVar[bool] = False
-    """Whether updates are computed in a lower dtype than the master weights', so that backends agree less closely."""
+    """Whether updates are computed in a dtype with fewer bits than that of the master weights. The results of the
+    backends then agree less closely."""
 
     excluded: ClassVar[Mapping[str, str]] = {}
-    """Reasons why backends cannot train with the optimizer although it is elementwise, by the backend's kind."""
+    """Reasons why some backends cannot train with the optimizer although it is elementwise, by the name of the
+    backend."""
     offloads: ClassVar[bool] = True
     """Whether the optimizer can update states that are offloaded to the host."""
     package: ClassVar[str | None] = None
-    """Python package, other than torch, that provides the optimizer."""
+    """Python package that provides the optimizer; None if torch does."""
     extra: ClassVar[str | None] = None
-    """Extra of `shardtune` that installs the package."""
+    """Extra of the package `shardtune` that also installs the optimizer's package."""
     master_dtype: ClassVar[str | None] = None
-    """Only dtype of master weights that the optimizer can update; None: it can update those of every precision."""
+    """Dtype that master weights must have for the optimizer to update them. If None, it updates master weights of every
+    dtype."""
 
     def state_bytes(self, elements: float, matrix_elements: float, master: float) -> float:
-        """Return the bytes of the state that the optimizer keeps for the trained parameters. `matrix_elements`: elements
-        of the matrices in blocks, a part of `elements`; `master`: bytes of a master weight."""
+        """Return the number of bytes of state that the optimizer keeps for `elements` trained parameter elements.
+        `matrix_elements` of them are in the weight matrices of blocks; `master` is the number of bytes of a master
+        weight."""
         raise NotImplementedError
 
     def to_training_arguments(self) -> dict[str, Any]:
-        """Return the fields of Hugging Face `TrainingArguments` (transformers 5) for this optimizer, or for the AdamW that
-        Trainer uses in its place where it has no such optimizer."""
+        """Return the fields of Hugging Face `TrainingArguments` (transformers 5) for this optimizer. If Trainer does
+        not have it, they are those of the AdamW that Trainer uses instead."""
         raise NotImplementedError
 
     @property
     def in_trainer(self) -> bool:
-        """Whether Hugging Face's Trainer has the optimizer by name."""
+        """Whether Hugging Face's Trainer offers this optimizer (in `TrainingArguments.optim`)."""
         return True
 
     @classmethod
     def from_adamw(cls, adamw: "AdamW") -> Self:
-        """Return the optimizer whose updates have the size of this AdamW's."""
+        """Return an optimizer of this kind whose updates have the same size as those of the given AdamW."""
         raise NotImplementedError
 
     def to_adamw(self) -> "AdamW":
-        """Return the AdamW whose updates have the size of this optimizer's."""
+        """Return the AdamW whose updates have the same size as those of this optimizer."""
         raise NotImplementedError
 
 
 class AdamSettings(OptimizerSchema):
-    """Settings that every kind of AdamW has."""
+    """Settings that are common to all kinds of AdamW."""
 
     trainer_name: ClassVar[str]
-    """Value of `optim` in Hugging Face `TrainingArguments`."""
+    """Value of the field `optim` in Hugging Face `TrainingArguments` that selects this optimizer."""
     lr: float = Field(default=3e-4, gt=0)
     beta1: float = Field(default=0.9, ge=0, lt=1)
     beta2: float = Field(default=0.95, ge=0, lt=1)
@@ -81,16 +86,16 @@ class AdamSettings(OptimizerSchema):
 
     @classmethod
     def from_adamw(cls, adamw: "AdamW") -> Self:
-        """Return this kind of AdamW with the settings of another."""
+        """Return an AdamW of this kind with the settings of the given AdamW."""
         return cls(**adamw.model_dump(exclude={"kind"}))
 
     def to_adamw(self) -> "AdamW":
-        """Return the AdamW with these settings."""
+        """Return the AdamW whose learning rate, weight decay and other settings these are."""
         return AdamW(**{name: getattr(self, name) for name in AdamSettings.model_fields if name != "kind"})
 
 
 class AdamW(AdamSettings):
-    """Adam with decoupled weight decay (Loshchilov and Hutter 2019), for every backend."""
+    """AdamW: Adam with decoupled weight decay (Loshchilov and Hutter 2019). Every backend can train with it."""
 
     title: ClassVar[str] = "AdamW"
     trainer_name: ClassVar[str] = "adamw_torch_fused"
@@ -107,7 +112,8 @@ _FLAT_STATE = "FSDP1 cannot save states that are not shaped like its flat parame
 
 
 class AdamW8bit(AdamSettings):
-    """AdamW with moments in 8 bits (Dettmers et al. 2022) by bitsandbytes, for DDP and DeepSpeed ZeRO."""
+    """AdamW whose moments are kept in 8 bits (Dettmers et al. 2022), by bitsandbytes. DDP and DeepSpeed ZeRO can train
+    with it."""
 
     title: ClassVar[str] = "8-bit AdamW"
     trainer_name: ClassVar[str] = "adamw_bnb_8bit"
@@ -120,14 +126,16 @@ class AdamW8bit(AdamSettings):
     kind: Literal["adamw-8bit"] = "adamw-8bit"
 
     def state_bytes(self, elements: float, matrix_elements: float, master: float) -> float:
-        """Return the bytes of two moments in one byte each, with a float32 scale for every 256 elements. Tensors below
-        4,096 elements, such as norms, keep float32 moments, which are too few to count."""
+        """Return the bytes of two moments of one byte each, and of one float32 scale for every 256 elements. Tensors
+        with fewer than 4,096 elements, such as norms, keep moments in float32; they are so few that they are not
+        counted."""
         return 2.0 * elements * (1.0 + 4.0 / EIGHT_BIT_BLOCK)
 
 
 class AdamWBf16(AdamSettings):
-    """AdamW over bfloat16 weights and moments, each rounded up or down by chance (stochastic rounding), so that updates
-    below a weight's last digit are kept on average. For every backend, with precision `bf16-true`."""
+    """AdamW whose weights and moments are in bfloat16. Each is rounded up or down at random (stochastic rounding), so
+    that updates smaller than a weight's last digit are kept on average. Every backend can train with it, in the
+    precision `bf16-true`."""
 
     title: ClassVar[str] = "AdamW with stochastic rounding"
     trainer_name: ClassVar[str] = "adamw_torch_fused"
@@ -143,17 +151,19 @@ class AdamWBf16(AdamSettings):
 
     @property
     def in_trainer(self) -> bool:
-        """Whether Hugging Face's Trainer has the optimizer by name: transformers 5.23 has no stochastic rounding."""
+        """Whether Hugging Face's Trainer offers this optimizer. It does not: transformers 5.23 has no stochastic
+        rounding."""
         return False
 
 
 EIGHT_BIT_BLOCK = 256
-"""Elements that share one scale in bitsandbytes' blockwise quantisation (`Optimizer2State.init_state`, 0.50)."""
+"""Number of elements that share one scale in the blockwise quantisation of bitsandbytes (`Optimizer2State.init_state`,
+version 0.50)."""
 
 
 class Muon(OptimizerSchema):
-    """Momentum whose update is orthogonalised (Jordan 2024), for matrices of blocks; AdamW for embeddings, output head,
-    norms, biases and stacked experts. DDP and FSDP2 can train with it."""
+    """Muon, an optimizer with momentum and orthogonalised updates (Jordan 2024). It updates the matrices of blocks;
+    AdamW updates embeddings, output head, norms, biases and stacked experts. DDP and FSDP2 can train with it."""
 
     title: ClassVar[str] = "Muon"
     needs_matrices: ClassVar[bool] = True
@@ -165,18 +175,21 @@ class Muon(OptimizerSchema):
     momentum: float = Field(default=0.95, ge=0, lt=1)
     """Decay rate of the momentum."""
     nesterov: bool = True
-    """Whether to update by Nesterov's momentum, which looks one step ahead."""
+    """Whether to use Nesterov's momentum, which applies the momentum once more to the current gradient."""
     ns_steps: int = Field(default=5, ge=1, le=99)
-    """Number of Newton-Schulz iterations that orthogonalise an update, each three matrix products in bf16."""
+    """Number of Newton-Schulz iterations that orthogonalise an update. Each iteration takes three matrix products in
+    bf16."""
     weight_decay: float = Field(default=0.1, ge=0)
     adjust_lr_fn: Literal["original", "match_rms_adamw"] = "match_rms_adamw"
-    """Rule that adjusts the learning rate to a matrix's shape (torch's name). `match_rms_adamw` gives updates the size of
-    AdamW's, so that a learning rate tuned for AdamW stays right; `original` is Jordan's, with rates of about 0.02."""
+    """Rule by which the learning rate depends on the shape of a matrix, by its name in torch. `match_rms_adamw` gives
+    updates of the same size as AdamW's, so that a learning rate tuned for AdamW remains right. `original` is Jordan's
+    rule, with learning rates of about 0.02."""
     adamw: AdamW = AdamW()
-    """Settings of AdamW for all other parameters."""
+    """Settings of the AdamW that updates all parameters which Muon does not update."""
 
     def state_bytes(self, elements: float, matrix_elements: float, master: float) -> float:
-        """Return the bytes of the optimizers' state: the momentum of matrices, AdamW's moments of the rest."""
+        """Return the bytes of optimizer state: Muon's momentum for the matrices, and AdamW's moments for all other
+        parameters."""
         return master * matrix_elements + self.adamw.state_bytes(elements - matrix_elements, 0.0, master)
 
     def to_training_arguments(self) -> dict[str, Any]:
@@ -185,21 +198,22 @@ class Muon(OptimizerSchema):
 
     @property
     def in_trainer(self) -> bool:
-        """Whether Hugging Face's Trainer has the optimizer by name: transformers 5.23 has no Muon."""
+        """Whether Hugging Face's Trainer offers this optimizer. It does not: transformers 5.23 has no Muon."""
         return False
 
     @classmethod
     def from_adamw(cls, adamw: AdamW) -> Self:
-        """Return Muon at an AdamW's learning rate and weight decay, with this AdamW for the other parameters."""
+        """Return a Muon with the learning rate and weight decay of the given AdamW, which also updates the parameters
+        that are no matrices."""
         return cls(lr=adamw.lr, weight_decay=adamw.weight_decay, adamw=adamw)
 
     def to_adamw(self) -> AdamW:
-        """Return the AdamW of the parameters that are no matrices."""
+        """Return the AdamW that updates those parameters that are no matrices of blocks."""
         return self.adamw
 
 
 DEFAULT_OPTIMIZER = "adamw"
-"""Kind of the optimizer of workloads that name none, also of those that were stored without a kind."""
+"""Kind of the optimizer in workloads that state none, and in stored workloads whose optimizer has no kind."""
 AnyOptimizer = AdamW | AdamW8bit | AdamWBf16 | Muon
 OPTIMIZERS: dict[str, AnyOptimizer] = {
     "adamw": AdamW(),
@@ -207,11 +221,12 @@ OPTIMIZERS: dict[str, AnyOptimizer] = {
     "adamw-bf16": AdamWBf16(),
     "muon": Muon(),
 }
-"""Optimizers with their documented defaults, by kind."""
+"""Optimizers by kind, each with its documented defaults."""
 
 
 def check_masters(optimizer: OptimizerSchema, master_dtype: str | None, precision_name: str) -> None:
-    """Reject master weights in a dtype that the optimizer does not update. `master_dtype`: None where the device decides.
+    """Reject master weights in a dtype that the optimizer cannot update. If `master_dtype` is None, the device decides
+    it later, and nothing is rejected.
 
     Raises:
         ValueError: names the field, its value and the remedy.
@@ -226,13 +241,14 @@ def check_masters(optimizer: OptimizerSchema, master_dtype: str | None, precisio
 
 
 def replaced(current: AnyOptimizer, kind: str) -> AnyOptimizer:
-    """Return the optimizer of a kind for a workload that states another: with its learning rate and weight decay where it
-    has them, so that updates keep their size."""
+    """Return the optimizer of the given kind for a workload that states another one. The learning rate and weight decay
+    of the stated one are taken over where possible, so that updates keep their size."""
     return current if current.kind == kind else type(OPTIMIZERS[kind]).from_adamw(current.to_adamw())
 
 
 def _with_kind(value: object) -> object:
-    """Replace a kind by the optimizer's defaults, and add AdamW's kind to settings that were stored without one."""
+    """Convert the kind of an optimizer, such as `muon`, into the optimizer with its defaults. Settings that were stored
+    without a kind become AdamW's."""
     if isinstance(value, OptimizerSchema):
         return value
     kind = value.get("kind", DEFAULT_OPTIMIZER) if isinstance(value, Mapping) else value
@@ -245,8 +261,8 @@ def _with_kind(value: object) -> object:
 
 
 def _class_name(value: object) -> str:
-    """Return the class name of validated or raw settings, which selects the member of the union; paths in errors leave
-    it out."""
+    """Return the name of the optimizer's class for validated or raw settings. Pydantic selects the member of the union
+    by this name, and paths in error messages leave it out."""
     return type(value if isinstance(value, OptimizerSchema) else OPTIMIZERS[str(value["kind"])]).__name__  # type: ignore[index]
 
 
@@ -258,9 +274,10 @@ _Settings = Annotated[
     Discriminator(_class_name),
 ]
 Optimizer = Annotated[_Settings, BeforeValidator(_with_kind, json_schema_input_type=_Settings | str)]
-"""Optimizer in full, or by its kind."""
+"""Optimizer as an object with its settings, or as its kind alone, such as `"adamw"`."""
 
 
 def unsaid_kind(optimizer: OptimizerSchema) -> set[str]:
-    """Return the fields to leave out of a tuning target's key: AdamW's `kind`, which the keys of stored answers lack."""
+    """Return the fields of the optimizer to leave out of a tuning target's key. This is `kind` for AdamW, which earlier
+    releases did not store, so that their keys remain valid."""
     return {"kind"} if isinstance(optimizer, AdamW) else set()

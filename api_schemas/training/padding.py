@@ -11,25 +11,28 @@ from shardtune.api_schemas.training.sample_lengths import SampleLengths
 from shardtune.api_schemas.training.sample_plan import PackedPlan, SamplePlan, Split, plan_samples
 
 FLASH = "flash_attention_2"
-"""Implementation of attention that gets the bounds of packed samples, and computes no scores between different
-samples."""
+"""Name of the attention implementation that knows where packed samples begin and end, and computes no scores between
+different samples."""
 _MOST_TOKENS = 1e18
 
 
 class Padding(Schema):
-    """Tokens of a run's steps with samples of several lengths; each figure is a mean over the steps until the sequence of samples repeats."""
+    """Tokens of a run's steps if samples differ in length. Each figure is a mean over the steps until the sequence of
+    samples repeats."""
 
     samples: str = Field(max_length=64, pattern=r"^[0-9a-f]+$", examples=["85516b4aad773dc2"])
-    """Hash of the samples' lengths in order; all trials of a study have the same hash."""
+    """Hash of the samples' lengths in their order. All trials of a study have the same hash, because they train the
+    same samples."""
     cycle_steps: int = Field(ge=1, le=1000)
-    """Number of steps after which the samples' lengths repeat; timed windows hold whole cycles."""
+    """Number of steps after which the lengths of the samples repeat. Timed windows (groups of steps timed together)
+    hold whole cycles of this length."""
     real_tokens: float = Field(gt=0, le=_MOST_TOKENS)
-    """Tokens of a step without padding; only these count in speeds."""
+    """Number of tokens in a step without padding. Only these tokens count in speeds."""
     computed_tokens: float = Field(gt=0, le=_MOST_TOKENS)
-    """Tokens of a step with padding, over all ranks."""
+    """Number of tokens in a step including padding, over all ranks."""
     waited_tokens: float = Field(ge=0, le=_MOST_TOKENS)
-    """Tokens that ranks could compute while they wait for the rank with the longest micro batch, summed over ranks and
-    micro batches of a step."""
+    """Tokens that the ranks could compute in the time in which they wait for the rank with the longest micro batch. The
+    number is a sum over the ranks and over the micro batches of one step."""
 
     @property
     def padding_fraction(self) -> float:
@@ -38,20 +41,22 @@ class Padding(Schema):
 
     @property
     def waiting_fraction(self) -> float:
-        """Fraction of a step in which ranks wait for the longest micro batch, if time follows tokens."""
+        """Fraction of a step in which ranks wait for the rank with the longest micro batch, if a micro batch's time is
+        proportional to its tokens."""
         return self.waited_tokens / (self.computed_tokens + self.waited_tokens)
 
 
 class TimedRows(NamedTuple):
-    """Micro batch of equal rows that takes as long as a configuration's mean micro batch: as many tokens and, summed over
-    rows, as many squares of lengths."""
+    """Micro batch of rows of equal length that takes as long as a configuration's mean micro batch. It has as many
+    tokens, and the same sum of squared row lengths, to which the cost of attention is proportional."""
 
     rows: float
     length: float
 
 
 def padding_of(plan: SamplePlan, split: Split) -> Padding:
-    """Measure the padding of the plan's timed steps, divided into micro batches by `split`."""
+    """Measure the padding of the plan's timed steps. `split` says how each step's samples are divided into micro
+    batches."""
     computed = waited = 0
     for step in plan.timed_steps:
         by_group = plan.padded_lengths(step, split)
@@ -79,7 +84,7 @@ def timed_rows(
     sequence_length: int = 0,
     attention: str = "sdpa",
 ) -> TimedRows:
-    """Return a micro batch of equal rows that takes as long as the mean micro batch of the slowest rank.
+    """Return a micro batch of rows of equal length that takes as long as the mean micro batch of the slowest rank.
 
     Args:
         meets_once: whether ranks wait for each other once a step, not in every micro batch.
@@ -101,8 +106,8 @@ def timed_rows(
 
 
 def _packed_rows(plan: PackedPlan, split: Split, meets_once: bool, attention: str) -> TimedRows:
-    """Return the micro batch for packed samples. All their rows have one length, so ranks differ in time only if the
-    attention kernel computes the scores of each sample alone."""
+    """Return the equal-row micro batch for packed samples. All packed rows have one length, so ranks differ in time
+    only if the attention kernel computes the scores of each sample alone."""
     if attention != FLASH:
         # A causal kernel leaves out half of the scores; with a mask of samples, sdpa computes all of the row's.
         scores = 2 if attention == "sdpa" else 1
@@ -114,5 +119,5 @@ def _packed_rows(plan: PackedPlan, split: Split, meets_once: bool, attention: st
 
 
 def _slowest(by_group: list[list[int]], meets_once: bool) -> list[int]:
-    """Return the work of the slowest rank's micro batches, from the work of each group's micro batches."""
+    """Return the work of each micro batch on the slowest rank, given the work of each group's micro batches."""
     return max(by_group, key=sum) if meets_once else [max(column) for column in zip(*by_group, strict=True)]

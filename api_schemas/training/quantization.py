@@ -10,17 +10,18 @@ from typing import Literal
 Quantization = Literal["nf4"]
 """Number format of quantised base weights: 4-bit NormalFloat (Dettmers et al. 2023, arXiv:2305.14314)."""
 QUANTIZATION_SINCE = 2
-"""First protocol version whose workers train adapters on quantised base weights."""
+"""First protocol version whose workers can train adapters on quantised weights."""
 QUANTIZATION_PACKAGE = "bitsandbytes"
 """Python package with which ranks quantise weights, and multiply with them."""
 QLORA: Literal["qlora"] = "qlora"
-"""Name for LoRA on 4-bit weights (QLoRA), as a kind of adapter and in a worker's list of adapters."""
+"""Name of QLoRA (LoRA on 4-bit weights), both as the `kind` of an adapter and in a worker's list of adapters."""
 BLOCK = 64
-"""Number of weights that share one scale, which bitsandbytes calls `absmax`."""
+"""Number of quantised weights that share one scale (bitsandbytes calls it `absmax`)."""
 PACKED_BYTES = 0.5
-"""Bytes that a 4-bit weight takes, without its part of the scales."""
+"""Bytes of one 4-bit weight, without its part of the quantisation scales."""
 SCALES_BLOCK = 256
-"""Number of scales that share one second-level scale, where the scales are quantised too (double quantization)."""
+"""Number of scales that share one scale of their own, if the scales of 4-bit weights are quantised too (double
+quantization)."""
 
 _STATED = ("load_in_4bit", "quantization_bit", "quant_bits", "bits", "quantize_base")
 _EIGHT_BIT = ("load_in_8bit",)
@@ -31,13 +32,13 @@ _REMEDY = "use quantization ('nf4'), which is 4-bit and trains as QLoRA does, or
 
 
 def scale_bytes(double_quantization: bool) -> float:
-    """Bytes of the scales for each weight: one float32 for each block of weights, or with double quantization one byte,
-    and one float32 for each block of scales."""
+    """Return the bytes of the scales per quantised weight. Each block of weights has one float32 scale. With double
+    quantization, it has a scale of one byte, and each block of scales has one float32."""
     return (1.0 + 4.0 / SCALES_BLOCK) / BLOCK if double_quantization else 4.0 / BLOCK
 
 
 def check_foreign_names(value: Mapping[str, object]) -> None:
-    """Reject quantization settings with the names of other libraries; the error gives this field's name for each.
+    """Reject quantization settings that have the names of other libraries. The error gives the name that is used here.
 
     Raises:
         ValueError: names the field, its value and the remedy.
@@ -55,8 +56,8 @@ def check_foreign_names(value: Mapping[str, object]) -> None:
 
 
 def check_precision(name: str, autocast: bool, quantization: Quantization | None) -> None:
-    """Reject autocast together with quantised weights: layers of bitsandbytes give outputs in the dtype of their
-    inputs, and not in autocast's.
+    """Reject autocast together with quantised weights. Layers of bitsandbytes return outputs in the dtype of their
+    inputs, and not in the dtype of autocast.
 
     Raises:
         ValueError: names the field, its value and the remedy.

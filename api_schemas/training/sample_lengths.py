@@ -15,29 +15,31 @@ from shardtune.api_schemas.base import Schema
 MOST_BINS = 256
 """Maximum number of bins of a histogram. If there are more distinct lengths, neighbouring ones are merged."""
 MOST_ENTRIES, MOST_PAIRS = 48_000, 16_000
-"""Maximum number of lengths, and of pairs of length and samples, in one request. A request body with more values is
-rejected before it is parsed (`service.http.pre_body_auth`), by counting separators, of which a pair has three."""
+"""Maximum number of lengths, and of pairs of a length and its number of samples, in one request. A request body with
+more is rejected before it is parsed (`service.http.pre_body_auth`), because it has too many separators; a pair has
+three of them."""
 MOST_SAMPLES_COUNTED = 10**12
 MOST_PLANNED = 65_536
-"""Maximum number of samples of a step whose lengths differ."""
+"""Maximum number of samples in a step if the samples differ in length."""
 SHORTEST, LONGEST = 2, 4_194_304
-"""Limits of a sample's length in tokens: a sample of one token has no next token to learn."""
+"""Minimum and maximum length of a sample in tokens. A sample of one token has no next token to learn."""
 _MOST = 10**18
-"""Largest magnitude that is read as a number at all, so that an error repeats no number of any length."""
+"""Largest absolute value that is read as a number at all. Longer numbers are rejected without repeating them in the
+error."""
 DATA_SINCE = 2
-"""First protocol version whose workers can train samples of several lengths."""
+"""First protocol version whose workers can train samples that differ in length."""
 PACKED = "packed"
-"""Layout that puts several samples into one row."""
+"""Name of the layout that puts several samples into one row."""
 
 Layout = Literal["padded", "grouped", "packed"]
 LAYOUTS: tuple[str, ...] = get_args(Layout)
 Bin = tuple[int, int]
-"""Length in tokens, and the number of samples of that length."""
+"""Pair of a length in tokens and the number of samples that have this length."""
 
 
 def merge_lengths(counts: Mapping[int, int]) -> tuple[Bin, ...]:
-    """Return a histogram of at most `MOST_BINS` bins in ascending order. Merged bins have the mean of their lengths;
-    the shortest and the longest length are never merged."""
+    """Return a histogram of at most `MOST_BINS` bins in ascending order of length. A merged bin has the mean of its
+    lengths. The shortest and the longest length are never merged."""
     bins = sorted(counts.items())
     if len(bins) <= MOST_BINS:
         return tuple(bins)
@@ -57,7 +59,8 @@ def merge_lengths(counts: Mapping[int, int]) -> tuple[Bin, ...]:
 
 
 def count_lengths(entries: Iterable[Any]) -> Counter[int]:
-    """Number of samples of each length, from lengths or from pairs of length and count.
+    """Return the number of samples of each length, counted from a list of lengths or of pairs of length and number of
+    samples.
 
     Raises:
         ValueError: names the entry, its value and the remedy.
@@ -71,7 +74,7 @@ def count_lengths(entries: Iterable[Any]) -> Counter[int]:
 
 
 def checked_length(value: Any, name: str) -> int:
-    """Return a value after checking that it is a valid length of a sample; `name`: name of the field in the error.
+    """Return a value if it is a valid length of a sample. `name` is the name of the field in the error.
 
     Raises:
         ValueError: names the field, its value and the remedy.
@@ -107,7 +110,7 @@ def _integer(value: Any) -> int | None:
 
 
 def _histogram(value: object) -> object:
-    """Return the histogram of a list of lengths, or of pairs of length and count."""
+    """Return the histogram of a list of lengths, or of pairs of length and number of samples."""
     if isinstance(value, str | Mapping) or not isinstance(value, Sequence):
         raise ValueError(
             f"lengths ({value!r:.60}) must be a list of lengths such as [512, 37], or of [length, samples] pairs; the "
@@ -132,16 +135,16 @@ class SampleLengths(Schema):
         BeforeValidator(_histogram, json_schema_input_type=list[int | tuple[int, int]]),
         Field(examples=[[[64, 300], [512, 40], [4096, 1]]]),
     ]
-    """Histogram of lengths in tokens: pairs of length and number of samples. A plain list of lengths is counted; more
-    than 256 different lengths are merged with their neighbours."""
+    """Histogram of sample lengths in tokens: pairs of a length and its number of samples. A plain list of lengths is
+    counted. If there are more than 256 different lengths, neighbouring ones are merged."""
     layout: Layout = "padded"
-    """Arrangement of samples in micro batches: `padded` takes them as they come, `grouped` sorts the samples of each step by
-    length first. Both pad a micro batch to its longest sample; a step trains on the same samples with either. `packed`
-    puts several whole samples into each row of `sequence_length` tokens, where none attends to another; `global_batch`
-    then counts rows, so a step trains on more samples."""
+    """Arrangement of samples in micro batches. `padded` takes the samples as they come, `grouped` first sorts the
+    samples of each step by length; both train a step on the same samples, and pad a micro batch to its longest one.
+    `packed` puts several whole samples into each row of `sequence_length` tokens, in which no sample attends to
+    another. `global_batch` then counts rows, so that a step trains on more samples."""
     pad_to_multiple_of: int = Field(default=1, ge=1, le=4096)
-    """Multiple of tokens to which the longest sample of a micro batch is padded. Larger multiples give fewer different
-    shapes and more padding."""
+    """Number to a multiple of which a micro batch is padded: its longest sample, in tokens, is rounded up. Larger
+    numbers give fewer different shapes and more padding."""
 
     @model_validator(mode="after")
     def _rows_of_one_width(self) -> Self:
@@ -154,12 +157,12 @@ class SampleLengths(Schema):
 
     @property
     def is_packed(self) -> bool:
-        """Whether a row holds several samples."""
+        """Whether several samples share a row (layout `packed`)."""
         return self.layout == PACKED
 
     @property
     def samples(self) -> int:
-        """Number of samples that were counted."""
+        """Number of samples in the histogram of lengths."""
         return sum(count for _, count in self.lengths)
 
     @property
@@ -169,7 +172,8 @@ class SampleLengths(Schema):
 
     @property
     def attended(self) -> float:
-        """Length whose cost of attention per token is the data's mean: the mean length, weighted by tokens."""
+        """Sample length at which attention costs as much per token as it does on average in the data: the mean of the
+        lengths, weighted by their tokens."""
         squares = sum(length * length * count for length, count in self.lengths)
         return squares / (self.mean * self.samples)
 
@@ -179,11 +183,12 @@ class SampleLengths(Schema):
         return self.lengths[-1][0]
 
     def padded(self, length: int) -> int:
-        """Number of tokens to which a micro batch is padded whose longest sample has `length` tokens."""
+        """Return the number of tokens to which a micro batch is padded, if its longest sample has `length` tokens."""
         return -(-length // self.pad_to_multiple_of) * self.pad_to_multiple_of
 
     def describe(self) -> str:
-        """Return a short description for people, such as `5 to 4,096 tokens (mean 312), grouped`."""
+        """Return a short description of the samples' lengths for people, such as `5 to 4,096 tokens (mean 312),
+        grouped`."""
         shortest = self.lengths[0][0]
         spread = f"{self.longest:,}" if shortest == self.longest else f"{shortest:,} to {self.longest:,}"
         multiple = f", padded to multiples of {self.pad_to_multiple_of}" if self.pad_to_multiple_of > 1 else ""
@@ -192,7 +197,7 @@ class SampleLengths(Schema):
 
 def check_lengths(data: SampleLengths | None, sequence_length: int | None, global_batch: int | None) -> None:
     """Reject samples that are longer than the sequence length, and steps with more samples than can be planned one by
-    one. None for sequence length or global batch: not stated.
+    one. If the sequence length or the global batch is None, it was not stated and is not checked.
 
     Raises:
         ValueError: names the field, its value and the remedy.

@@ -14,30 +14,32 @@ from shardtune.api_schemas.training.sample_lengths import SampleLengths
 from shardtune.api_schemas.training.sample_packing.rows import Row, fill_rows, strata
 
 PEAK_STEP = 1
-"""Number of the step whose micro batches all have the longest shape of an epoch. Memory is recorded in this step, since
-the optimizer's state exists from the end of the step before it."""
+"""Number of the step in which memory is recorded. All its micro batches have the longest shape that occurs in an epoch,
+and the optimizer's state exists since the step before it."""
 _FEWEST_SAMPLES = 64
-"""Minimum number of samples in a cycle (steps after which the samples repeat), as far as its number of steps allows."""
+"""Minimum number of samples in a cycle (the steps after which the samples repeat). A cycle may have fewer if its number
+of steps is limited."""
 _MOST_MISSING = 0.2
-"""Fraction by which the attention per token of the timed steps may be below that of the data, before a note reports
-it."""
+"""Fraction by which the attention per token may be lower in the timed steps than in the data. If it is lower by more, a
+note reports it."""
 _MOST_LONGER = 0.1
-"""Fraction by which the mean sample of the timed rows may be longer than that of the data, before a note reports it."""
+"""Fraction by which the mean sample of the timed packed rows may be longer than that of the data. If it is longer by
+more, a note reports it."""
 _MOST_STEPS = 4
-"""Maximum number of steps in a cycle; a timed window contains a whole cycle, so it takes up to this many times as
-long."""
+"""Maximum number of steps in a cycle (the steps after which the samples repeat). Each timed window contains a whole
+cycle, so it may take this many times as long as a step."""
 Item = TypeVar("Item")
 
 
 class Split(NamedTuple):
-    """Division of a global batch among groups of ranks and their micro batches."""
+    """Way in which a global batch is divided: into groups of ranks, and within each group into micro batches."""
 
     micro_batch: int
     """Samples of one micro batch."""
     groups: int
-    """Groups of ranks that train on different samples."""
+    """Number of groups of ranks; each group trains on samples of its own."""
     accumulation: int
-    """Micro batches of each group in a step."""
+    """Number of micro batches that each group of ranks trains in one step."""
 
     @property
     def micro_batches(self) -> int:
@@ -47,25 +49,26 @@ class Split(NamedTuple):
 
 @dataclass(frozen=True)
 class SamplePlan:
-    """Samples of a study's steps, each known by its index in the step's global batch."""
+    """Samples of a study's steps. The lengths of the samples repeat after some steps (a cycle), and each sample is
+    known by its index in the global batch of its step."""
 
     data: SampleLengths
     cycle: tuple[tuple[int, ...], ...]
-    """Lengths of the samples of each step of the cycle, by index."""
+    """Lengths of the samples in each step of the cycle, in the order of their indices in the global batch."""
 
     @property
     def steps(self) -> int:
-        """Number of steps of the cycle."""
+        """Number of steps in the cycle, after which the lengths of the samples repeat."""
         return len(self.cycle)
 
     @property
     def timed_steps(self) -> range:
-        """Numbers of the timed steps, which contain the cycle once and leave out the step in which memory is
+        """Numbers of the timed steps. They contain each step of the cycle once, and not the step in which memory is
         recorded."""
         return range(PEAK_STEP + 1, PEAK_STEP + 1 + self.steps)
 
     def lengths(self, step: int) -> Sequence[int]:
-        """Lengths of a step's samples, by index in its global batch."""
+        """Return the lengths of a step's samples, in the order of their indices in the global batch."""
         return self._peak_lengths if step == PEAK_STEP else self.cycle[step % self.steps]
 
     @cached_property
@@ -76,8 +79,8 @@ class SamplePlan:
         return tuple(other if index % 2 else longest for index in range(len(self.cycle[0])))
 
     def samples(self, step: int, split: Split, group: int, micro: int) -> Sequence[int]:
-        """Indices of the samples (of the rows, if packed) in the `micro`-th micro batch of a group of ranks. All groups
-        and micro batches together contain each sample once."""
+        """Return the indices of the samples (or of the packed rows) in micro batch number `micro` of a group of ranks.
+        All micro batches of all groups together contain each sample once."""
         size = split.micro_batch
         if self.data.layout == "grouped" and step != PEAK_STEP:
             # Ranks wait for each other: those that run at the same time get neighbours in the order of lengths.
@@ -88,23 +91,24 @@ class SamplePlan:
 
     @cached_property
     def _by_length(self) -> tuple[tuple[int, ...], ...]:
-        """Indices of each step's samples from the longest to the shortest."""
+        """Return, for each step, the indices of its samples from the longest to the shortest."""
         return tuple(tuple(sorted(range(len(step)), key=step.__getitem__, reverse=True)) for step in self.cycle)
 
     @cached_property
     def real_tokens(self) -> float:
-        """Mean number of tokens in a step of the cycle, without padding."""
+        """Mean number of tokens in a step, without padding: the mean over one cycle, after which the lengths repeat."""
         return sum(map(sum, self.cycle)) / self.steps
 
     @cached_property
     def attended(self) -> float:
-        """Length whose cost of attention per token is the cycle's mean: the mean length, weighted by tokens."""
+        """Sample length at which attention costs as much per token as it does on average in the steps: the mean of the
+        lengths, weighted by their tokens."""
         return sum(length * length for step in self.cycle for length in step) / (self.real_tokens * self.steps)
 
     @property
     def note(self) -> str | None:
-        """Sentence about samples that are too rare to occur in the timed steps; None if the timed steps have about as
-        much attention per token as the data."""
+        """Return a sentence about samples that are too rare to occur in the timed steps. None if the timed steps have
+        about as much attention per token as the data."""
         missing = 1 - self.attended / self.data.attended
         if missing < _MOST_MISSING:
             return None
@@ -116,11 +120,12 @@ class SamplePlan:
 
     @cached_property
     def digest(self) -> str:
-        """Hash of the samples' lengths in order, equal for trials of the same samples."""
+        """Hash of the samples' lengths in their order. Trials that train the same samples have the same hash."""
         return hashlib.sha256(repr(self.cycle).encode()).hexdigest()[:16]
 
     def padded_lengths(self, step: int, split: Split) -> list[list[int]]:
-        """Number of tokens in each row of a step's micro batches, by group and micro batch."""
+        """Return the number of tokens in each row of a step's micro batches, padding included, by group of ranks and
+        micro batch."""
         lengths = self.lengths(step)
         return [
             [
@@ -133,20 +138,20 @@ class SamplePlan:
 
 @dataclass(frozen=True)
 class PackedPlan(SamplePlan):
-    """Packed rows of a study's steps, each with several samples. A micro batch consists of rows, known by their index
-    in the step."""
+    """Packed rows of a study's steps. Each row holds several samples, a micro batch consists of rows, and each row is
+    known by its index in the step."""
 
     row_length: int
-    """Number of tokens of each row; the rest behind its samples is padding."""
+    """Number of tokens in each row. Tokens behind the last sample of a row are padding."""
     packed: tuple[tuple[Row, ...], ...]
-    """Rows of each step of the cycle."""
+    """Packed rows of each step of the cycle (the steps after which the samples repeat)."""
 
     def rows(self, step: int) -> Sequence[Row]:
-        """Lengths of the samples in each row of a step."""
+        """Return the lengths of the samples in each packed row of a step."""
         return self._peak_rows if step == PEAK_STEP else self.packed[step % self.steps]
 
     def lengths(self, step: int) -> Sequence[int]:
-        """Lengths of a step's samples, row by row."""
+        """Return the lengths of all samples of a step, row by row."""
         return [length for row in self.rows(step) for length in row]
 
     @cached_property
@@ -156,14 +161,14 @@ class PackedPlan(SamplePlan):
         return (min(divided or self.packed[0], key=len),) * len(self.packed[0])
 
     def samples(self, step: int, split: Split, group: int, micro: int) -> Sequence[int]:
-        """Indices of the rows in the `micro`-th micro batch of a group of ranks."""
+        """Return the indices of the packed rows in micro batch number `micro` of a group of ranks."""
         start = (group * split.accumulation + micro) * split.micro_batch
         return range(start, start + split.micro_batch)
 
     @property
     def note(self) -> str | None:
-        """Sentence about samples that the timed rows lack; None if the samples in the timed rows are like those of the
-        data."""
+        """Return a sentence about the samples that are missing in the timed rows. None if the samples in the timed rows
+        are like those of the data."""
         mean = self.real_tokens * self.steps / sum(map(len, self.cycle))
         longer = mean / self.data.mean - 1
         if longer < _MOST_LONGER:
@@ -176,16 +181,17 @@ class PackedPlan(SamplePlan):
 
     @cached_property
     def digest(self) -> str:
-        """Hash of the rows in order, equal for trials of the same samples in the same rows."""
+        """Hash of the packed rows in their order. Trials that train the same samples in the same rows have the same
+        hash."""
         return hashlib.sha256(repr((self.row_length, self.packed)).encode()).hexdigest()[:16]
 
     def padded_lengths(self, step: int, split: Split) -> list[list[int]]:
-        """Number of tokens in each row of a step's micro batches, by group and micro batch."""
+        """Return the number of tokens in each packed row of a step's micro batches, by group of ranks and micro batch."""
         return [[self.row_length] * split.accumulation for _ in range(split.groups)]
 
     def squared_lengths(self, step: int, split: Split) -> list[list[int]]:
-        """Sum of the squared lengths of all samples in each micro batch of a step, by group and micro batch. The padding
-        behind the samples of a row attends to itself, as a sample of its own."""
+        """Return the sum of the squared lengths of all samples in each micro batch of a step, by group and micro batch.
+        The padding at the end of a row counts as one more sample, because its tokens attend to each other."""
         rows = self.rows(step)
         squares = [sum(length * length for length in row) + (self.row_length - sum(row)) ** 2 for row in rows]
         return [
@@ -199,7 +205,8 @@ class PackedPlan(SamplePlan):
 
 @lru_cache(maxsize=64)
 def plan_samples(data: SampleLengths, global_batch: int, seed: int, sequence_length: int = 0) -> SamplePlan:
-    """Plan the samples of a study's steps; `sequence_length` is that of packed rows."""
+    """Plan the samples of a study's steps. `sequence_length` is the number of tokens in a packed row; samples that are
+    not packed do not need it."""
     if data.is_packed:
         return _plan_rows(data, global_batch, seed, sequence_length)
     steps = _steps_of_cycle(global_batch)
@@ -217,11 +224,11 @@ def _plan_rows(data: SampleLengths, global_batch: int, seed: int, row_length: in
 
 
 def _steps_of_cycle(samples: int) -> int:
-    """Return the number of steps in a cycle, from the number of samples in a step."""
+    """Return the number of steps in a cycle (after which the samples repeat), given the number of samples in a step."""
     return max(1, min(_MOST_STEPS, -(-_FEWEST_SAMPLES // samples)))
 
 
 def _shuffled(items: Sequence[Item], seed: int) -> list[Item]:
-    """Return the items in a random order that a seed decides."""
+    """Return the items in a random order, which is the same for the same seed."""
     order = sorted(range(len(items)), key=lambda index: hashlib.blake2b(f"{seed}.{index}".encode()).digest())
     return [items[index] for index in order]

@@ -26,11 +26,12 @@ class Limit(Schema):
 
 
 class SpaceLimits(Schema):
-    """Restrictions of a study's search space; knobs that are not named stay unrestricted."""
+    """Restrictions of a study's search space. A knob that they do not name is not restricted."""
 
     backends: tuple[Backend, ...] = Field(default=BACKENDS, min_length=1)
     knobs: dict[str, KnobValue | tuple[KnobValue, ...] | Limit] = {}
-    """Restrictions by knob name (see docs/reference/search-space.md): one value fixes the knob, a list restricts it to
-    these values, `{min, max}` bounds it."""
+    """Restrictions by the name of the knob (see docs/reference/search-space.md). A single value fixes the knob, a list
+    such as `[1, 2]` restricts it to these values, and `{min, max}` bounds it."""
     allow_compile: bool | None = None
-    """Whether the search also tries `torch.compile`, which costs a minute or more per trial. Default: only on GPUs."""
+    """Whether the search also tries `torch.compile`, which costs a minute or more per trial. If not given, only
+    searches on GPUs try it."""

@@ -22,10 +22,12 @@ SHORTEST_SEQUENCE = 8
 
 
 class Precision(Schema):
-    """Dtypes of weights, computation and gradient reduction in training, with the same meaning for every backend."""
+    """Dtypes with which a model is trained: of weights, of the computation, and of the reduction of gradients. They
+    mean the same for every backend."""
 
     name: PrecisionName = "own"
-    """Name of the precision. Default: the name of a known precision with the same dtypes, else `own`."""
+    """Name of the precision, such as `bf16-mixed`. By default it is the name of the known precision with the same
+    dtypes, or `own` if there is none."""
     master_dtype: Dtype
     """Dtype of the master weights that the optimizer updates, and of the optimizer state."""
     compute_dtype: Dtype
@@ -33,36 +35,37 @@ class Precision(Schema):
     reduce_dtype: Dtype
     """Dtype of gradients while they are accumulated and reduced across ranks."""
     autocast: bool = False
-    """Whether weights keep the master dtype while `torch.autocast` casts inputs of each matrix product; norms, softmax
-    and residuals then stay float32."""
+    """Whether weights keep the master dtype, and `torch.autocast` casts the inputs of each matrix product. Norms,
+    softmax and residuals then stay in float32."""
 
     @property
     def weights_dtype(self) -> Dtype:
-        """Dtype in which a backend stores and gathers weights for forward and backward, which is also the dtype of
-        their gradients."""
+        """Dtype in which a backend stores and gathers weights for the forward and backward pass. Gradients have the
+        same dtype."""
         return self.master_dtype if self.autocast else self.compute_dtype
 
     @property
     def has_low_states(self) -> bool:
-        """Whether master weights and optimizer states are kept in a dtype below float32."""
+        """Whether master weights and optimizer states are kept in a dtype with fewer bits than float32."""
         return self.master_dtype != "float32"
 
     @property
     def scales_loss(self) -> bool:
-        """Whether the loss is multiplied by a dynamic scale before backward, since small gradients vanish in float16."""
+        """Whether the loss is multiplied by a dynamic scale before backward, because small gradients would become zero
+        in float16."""
         return self.compute_dtype == "float16"
 
     @property
     def is_chosen_only_by_name(self) -> bool:
-        """Whether `auto` never chooses the precision for a device: a study must state it, or a baseline must imply
-        it."""
+        """Whether `auto` never selects this precision, so that it is used only if a study states it or a baseline
+        implies it."""
         return self.has_low_states or self.scales_loss
 
     @model_validator(mode="before")
     @classmethod
     def _known_by_its_dtypes(cls, precision: object) -> object:
-        """Set the name of the known precision with the same dtypes, so that equal dtypes always give the same tuning
-        target (model + workload + cluster)."""
+        """Set the name of the precision to that of the known one with the same dtypes. Equal dtypes then always give
+        the same tuning target (model, workload, cluster)."""
         if not isinstance(precision, Mapping) or "name" in precision:
             return precision
         values = {"autocast": False, **precision}
@@ -71,8 +74,8 @@ class Precision(Schema):
 
     @model_validator(mode="after")
     def _autocast_comes_out(self) -> Self:
-        """Reject autocast settings that cannot work: autocast casts to a lower dtype for matrix products, and gradients
-        have the dtype of the uncast weights."""
+        """Reject autocast settings that cannot work. Autocast must cast to a dtype with fewer bits for matrix products,
+        and gradients must have the dtype of the weights before casting."""
         if self.autocast and self.compute_dtype == self.master_dtype:
             raise ValueError(
                 f"autocast (true) casts to compute_dtype ({self.compute_dtype}), which master_dtype is already; set it to false"
@@ -86,7 +89,8 @@ class Precision(Schema):
 
     @model_validator(mode="after")
     def _float16_in_computation_alone(self) -> Self:
-        """Reject float16 outside of `fp16-mixed`: a loss scale protects gradients that are unscaled in float32."""
+        """Reject float16 in any precision other than `fp16-mixed`. Only there are gradients divided by the loss scale
+        in float32."""
         kept = {"master_dtype": self.master_dtype, "reduce_dtype": self.reduce_dtype}
         low = [f"{name} ({dtype})" for name, dtype in kept.items() if dtype != "float32"]
         stated = [*low, *(["autocast (true)"] if self.autocast else [])]
@@ -98,8 +102,9 @@ class Precision(Schema):
         return self
 
     def check_low_states(self) -> None:
-        """Reject optimizer states below float32 with other dtypes for computation or reduction, since backends would
-        train differently: FSDP ignores the dtype of reduction then, and DeepSpeed the dtype of computation.
+        """Reject optimizer states in a dtype with fewer bits than float32 if computation or reduction has another
+        dtype. Backends would then train differently: FSDP ignores the dtype of the reduction, and DeepSpeed the dtype
+        of the computation.
 
         New studies are checked. Stored ones are not, since earlier releases ran such dtypes.
 
@@ -132,16 +137,16 @@ PRECISIONS: dict[str, Precision] = {
 
 
 LOW_STATES_SINCE = 2
-"""First protocol version whose workers keep optimizer states in less than 32 bits with every backend."""
+"""First protocol version whose workers can keep optimizer states in fewer than 32 bits with every backend."""
 FP16_SINCE = 2
 """First protocol version whose workers train in float16 with a dynamic loss scale."""
 AUTO = "auto"
-"""Value `auto` of a precision, which leaves the choice to the device; null has the same meaning."""
+"""Value `auto` of a precision in a request: the precision is chosen for the device. null has the same meaning."""
 
 
 def _by_name(value: object) -> object:
-    """Replace the name of a known precision by its dtypes. If dtypes are given together with the name, drop the name
-    and keep the dtypes. Return any other value unchanged for validation."""
+    """Replace the name of a known precision by its dtypes. If dtypes are given together with a name, drop the name and
+    keep the dtypes. Any other value is returned unchanged, to be validated later."""
     if isinstance(value, Mapping) and value.get("name") in tuple(PRECISIONS):
         return {name: dtype for name, dtype in value.items() if name != "name"}
     if not isinstance(value, str):
@@ -155,7 +160,7 @@ def _by_name(value: object) -> object:
 
 
 StatedPrecision = Annotated[Precision, BeforeValidator(_by_name)]
-"""Precision in full, or by its name."""
+"""Precision as an object with its dtypes, or by its name, such as `"bf16-mixed"`."""
 ChosenPrecision = Annotated[
     Precision | None,
     BeforeValidator(
@@ -165,41 +170,43 @@ ChosenPrecision = Annotated[
         | None,
     ),
 ]
-"""Precision in full, by its name, or null (`auto`): bf16-mixed if the device computes in bfloat16 natively, else
-fp32."""
+"""Precision as an object with its dtypes, or by its name, such as `"bf16-mixed"`. If null or `auto`, it is bf16-mixed
+if the device computes in bfloat16 natively, and fp32 otherwise."""
 
 
 class WorkloadRequest(Schema):
     """Workload in a request, whose precision may still be `auto` (chosen for the device)."""
 
     sequence_length: int = Field(ge=SHORTEST_SEQUENCE, le=4_194_304)
-    """Sequence length: tokens per sample, or with `data` the most that a sample may have; of a row if they are packed."""
+    """Sequence length in tokens: the length of every sample, or with `data` the most that a sample may have. If samples
+    are packed, it is the length of a row."""
     global_batch: int = Field(ge=1, le=MOST_SAMPLES)
-    """Samples per optimizer step (rows of samples if they are packed): micro batch × gradient accumulation × data-parallel
-    size."""
+    """Number of samples per optimizer step (of rows, if samples are packed). It equals micro batch × gradient
+    accumulation × number of data-parallel groups."""
     precision: ChosenPrecision = None
-    """Precision of training: `bf16-mixed`, `bf16-autocast`, `bf16-true`, `fp16-mixed`, `fp32` or explicit dtypes; null
-    or `auto`: bf16-mixed if the device supports bfloat16 natively, else fp32."""
+    """Precision of training: `bf16-mixed`, `bf16-autocast`, `bf16-true`, `fp16-mixed`, `fp32`, or explicit dtypes. If
+    null or `auto`, it is bf16-mixed if the device supports bfloat16 natively, and fp32 otherwise."""
     optimizer: Optimizer = AdamW()
-    """Optimizer with its settings, by `kind`; without a kind: AdamW. A name alone takes the documented defaults."""
+    """Optimizer as an object with its settings, whose `kind` is AdamW if not stated, or as its kind alone, such as
+    `"muon"`. Settings that are left out have documented defaults."""
     max_grad_norm: float | None = Field(default=1.0, gt=0)
-    """Global L2 norm to which gradients are clipped; null: no clipping."""
+    """Global L2 norm to which gradients are clipped; null means that they are not clipped."""
     attention: Literal["sdpa", "eager", "flash_attention_2"] = "sdpa"
     """Attention implementation, by the name that transformers uses (`attn_implementation`)."""
     loss: Literal["cross_entropy"] = "cross_entropy"
     """Loss function: next-token cross entropy, averaged over the tokens of the global batch."""
     adapter: Adapter = None
-    """Part of a named model that is trained while all other weights stay frozen: `lora` or `last_layers`, by `kind`;
-    null: all weights are trained. Frozen weights are kept in the dtype of the computation."""
+    """Adapter: the part of the model that is trained while all other weights stay frozen. Its `kind` is `lora` or
+    `last_layers`. Frozen weights are kept in the dtype of the computation. If null, all weights are trained."""
     data: Annotated[SampleLengths | None, Since(DATA_SINCE)] = None
-    """Lengths of the samples, where they differ, as in most fine-tuning; null: every sample has `sequence_length`
+    """Lengths of the samples, if they differ, as in most fine-tuning. If null, every sample has `sequence_length`
     tokens."""
     float8: Annotated[Float8Recipe | None, Since(FLOAT8_SINCE)] = None
-    """Scaling with which linear layers of blocks multiply in float8 (torchao's recipe): `tensorwise` has one scale for each
-    tensor, `rowwise` one for each row, which rounds less and costs more. Embeddings and output head, weights, gradients
-    and optimizer states stay in the precision's dtypes. Null: no float8."""
+    """Scaling with which the linear layers of the model's blocks multiply in float8 (torchao's recipe). `tensorwise`
+    has one scale per tensor; `rowwise` has one per row, which rounds less and costs more. Embeddings, output head,
+    weights, gradients and optimizer states keep the precision's dtypes. If null, float8 is not used."""
     seed: int = Field(default=0, ge=0, lt=2**31)
-    """Random seed of the model's weights and of the data."""
+    """Random seed from which the model's weights and the data are generated."""
 
     @model_validator(mode="after")
     def _samples_that_fit(self) -> Self:
@@ -208,8 +215,8 @@ class WorkloadRequest(Schema):
 
     @model_validator(mode="after")
     def _elementwise_optimizer(self) -> Self:
-        """Reject an optimizer that updates whole matrices together with an adapter, since no test has compared backends
-        for them."""
+        """Reject an optimizer that updates whole matrices together with an adapter. No test has shown that all backends
+        train this combination equally."""
         if self.adapter is not None and self.optimizer.needs_matrices:
             raise ValueError(
                 f"optimizer.kind ({self.optimizer.kind!r}) updates whole matrices, which was not checked with adapter "
@@ -232,56 +239,58 @@ class WorkloadRequest(Schema):
 
     @property
     def tokens_per_step(self) -> float:
-        """Number of tokens in one global batch (one optimizer step), without padding; with `data` the mean over steps."""
+        """Number of tokens in one global batch (one optimizer step), without padding. If the samples differ in length
+        (`data`), it is the mean over the steps."""
         plan = self.sample_plan
         return self.global_batch * self.sequence_length if plan is None else plan.real_tokens
 
     @property
     def sample_plan(self) -> SamplePlan | None:
-        """Plan of samples of several lengths; None where all samples have `sequence_length` tokens."""
+        """Plan that says which samples each step trains; None if all samples have `sequence_length` tokens."""
         data, length = self.data, self.sequence_length
         return None if data is None else plan_samples(data, self.global_batch, self.seed, length)
 
     @property
     def data_notes(self) -> tuple[str, ...]:
-        """Sentences about samples of the data that the timed steps leave out or contain too rarely."""
+        """Sentences about samples of the data that do not occur in the timed steps, or occur too rarely."""
         plan = self.sample_plan
         return () if plan is None or plan.note is None else (plan.note,)
 
     @property
     def steps_per_cycle(self) -> int:
-        """Number of steps that are timed together, because the lengths of their samples differ; 1 where none differ."""
+        """Number of steps that are timed together if samples differ in length, because their lengths repeat only after
+        so many steps; 1 if all samples have one length."""
         plan = self.sample_plan
         return 1 if plan is None else plan.steps
 
     @property
     def longest_row(self) -> int:
-        """Number of tokens in the longest row of a micro batch, with padding, which decides the memory peak."""
+        """Number of tokens in the longest row of a micro batch, padding included. It decides the peak of the memory."""
         data = self.data
         return self.sequence_length if data is None or data.is_packed else data.padded(data.longest)
 
     @property
     def attended_length(self) -> int:
-        """Length of a sample whose FLOPs per token are the mean of the timed steps' tokens."""
+        """Sample length at which a token costs as many FLOPs as the tokens of the timed steps do on average."""
         plan = self.sample_plan
         return self.sequence_length if plan is None else max(1, round(plan.attended))
 
     def with_precision(self, precision: Precision) -> "Workload":
-        """Return the complete workload, with the given precision in place of the requested one."""
+        """Return the complete workload: this request with the given precision in place of the requested one."""
         return Workload(
             **{name: getattr(self, name) for name in WorkloadRequest.model_fields} | {"precision": precision}
         )
 
 
 class Workload(WorkloadRequest):
-    """Workload with its precision decided; the same for every configuration of a study."""
+    """Workload with a precision that has been decided. It is the same for every configuration of a study."""
 
     precision: StatedPrecision = PRECISIONS["bf16-mixed"]
     """Dtypes of the training."""
 
 
 def gradient_accumulation(global_batch: int, micro_batch: int, data_parallel_size: int) -> int:
-    """Return the micro batches per optimizer step on each rank.
+    """Return the number of micro batches per optimizer step on each rank.
 
     Raises:
         ValueError: the global batch is not divisible by micro batch × data-parallel size; the message gives the

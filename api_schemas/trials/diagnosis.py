@@ -11,7 +11,7 @@ from shardtune.api_schemas.trials.expected_parts import ExpectedPart
 
 PART_NAMES = ("compute", "optimizer", "transferring", "waiting", "copies", "data", "host", "idle")
 PART_LETTERS = dict(zip("cotwpdhi", PART_NAMES, strict=True))
-"""Letters that stand for the parts of a training step in a timeline."""
+"""Letters that stand for the parts of a training step in a timeline, by the name of the part."""
 
 
 _PLACES = {"building": "while the model was built", "optimizer": "in the optimizer"}
@@ -26,7 +26,8 @@ StepCount = Annotated[int, Field(ge=0, lt=2**31)]
 
 
 class MemoryMoment(Schema):
-    """Memory of one rank at one moment: when it first exceeded its limit, or else at its peak."""
+    """Memory of one rank at one moment: the moment at which it first exceeded its limit, or the moment of its peak if
+    it never did."""
 
     rank: RankNumber
     bytes: int = Field(gt=0, lt=2**62)
@@ -34,7 +35,7 @@ class MemoryMoment(Schema):
     limit_bytes: WholeBytes | None
     """Memory limit of a rank in bytes; None if none was declared."""
     peak_bytes: WholeBytes
-    """Peak bytes of tensors in the whole run, reached at the recorded moment or later."""
+    """Peak bytes of tensors in the whole run. The peak was reached at the recorded moment, or later."""
     reserved_bytes: int | None = Field(default=None, ge=0, lt=2**62, examples=[8_500_000_000])
     """Bytes that the allocator had reserved on the GPU at the recorded moment, used or not; None on CPU ranks, whose
     allocator reserves nothing."""
@@ -63,10 +64,10 @@ class MemoryMoment(Schema):
 
 
 class ProfilerRecording(Schema):
-    """Facts about a run recorded under the profiler, including the profiler's overhead."""
+    """Facts about a run that was recorded under the profiler, such as the time that profiling adds to a step."""
 
     folder: PrintableText = Field(examples=["work/run-5d1e0c2f7f6f-1/traces"])
-    """Folder on the worker with one trace per rank."""
+    """Folder on the worker that holds the recorded traces, one file for each rank."""
     bytes: WholeBytes
     """Compressed size in bytes of all ranks' traces."""
     steps: StepCount
@@ -74,8 +75,8 @@ class ProfilerRecording(Schema):
     step_s: Seconds
     """Seconds of a step recorded under the profiler, on the slowest rank."""
     plain_step_s: Seconds
-    """Seconds of the last step before the recording, without the profiler; the mean over a cycle of steps where samples
-    differ in length."""
+    """Seconds of the last step before the recording, without the profiler. If samples differ in length, the mean over
+    one cycle of steps, after which the lengths repeat."""
     elapsed_s: Seconds
     """Seconds of the whole profiled run."""
     foreign_cpu_cores: float | None = Field(default=None, ge=0, le=1e6, examples=[0.1])
@@ -83,8 +84,8 @@ class ProfilerRecording(Schema):
     host_cpu_cores: int | None = Field(default=None, ge=1, le=1_000_000, examples=[32])
     """Number of CPU cores available to the ranks of the host."""
     memory: MemoryMoment | None = None
-    """Memory of the rank with the highest peak, at that peak; a compiled model has no figures by module. None if the
-    run had more memory events than are kept."""
+    """Memory of the rank with the highest peak, at the moment of that peak. Memory by module is missing for a compiled
+    model. If None, the run had more memory events than the recorder keeps."""
 
 
 class StepParts(Schema):
@@ -92,24 +93,27 @@ class StepParts(Schema):
     sum to the step."""
 
     compute_s: Seconds = 0.0
-    """Seconds of forward and backward computation (kernels; on CPU ranks operators). Overlapping communication is
-    hidden and not counted separately."""
+    """Seconds of forward and backward computation: kernels on a GPU, operators on CPU ranks. Communication that runs at
+    the same time is not counted again."""
     optimizer_s: Seconds = 0.0
-    """Seconds of gradient clipping and the optimizer's update."""
+    """Seconds that the rank spent on gradient clipping and the optimizer's update."""
     transferring_s: Seconds = 0.0
-    """Seconds of collectives without overlapping computation, after the last rank of the group had joined."""
+    """Seconds of collectives while the rank computed nothing, counted from the moment at which the last rank of the
+    group had joined."""
     waiting_s: Seconds = 0.0
-    """Seconds of collectives without overlapping computation, before the last rank of the group had joined; 0 if the
-    trace does not separate them (see `Diagnosis.notes`)."""
+    """Seconds of collectives while the rank computed nothing, before the last rank of the group had joined. 0 if the
+    traces do not show when ranks join (see `Diagnosis.notes`)."""
     copies_s: Seconds = 0.0
-    """Seconds of device memory copies and fills without other overlapping work; includes offloading."""
+    """Seconds of copies to or from device memory and of fills, while the rank did nothing else. Offloading is
+    included."""
     data_s: Seconds = 0.0
     """Seconds of waiting for the next batch of data."""
     host_s: Seconds = 0.0
-    """Seconds in which the GPU had no work because the host had launched none (Python, dispatch, synchronisation). On
-    CPU ranks, all time not in another part."""
+    """Seconds in which the GPU had no work because the host had launched none; the host was busy with Python, dispatch
+    or synchronisation. On CPU ranks, it is all time that belongs to no other part."""
     idle_s: Seconds = 0.0
-    """Seconds in which launched work had not begun (launch latency, dependencies between streams); GPU only."""
+    """Seconds in which the GPU had launched work that could not begin yet, because of launch latency or of dependencies
+    between streams. 0 on CPU ranks."""
 
     @property
     def step_s(self) -> float:
@@ -125,32 +129,34 @@ class RankStep(Schema):
     parts: StepParts
     """Seconds of the step by part."""
     communication_s: Seconds
-    """Seconds in which any collective ran on the rank."""
+    """Seconds in which at least one collective ran on the rank, whether or not the rank computed at the same time."""
     hidden_s: Seconds
-    """Seconds of communication that overlapped with computation."""
+    """Seconds in which a collective ran while the rank computed."""
 
 
 class Lane(Schema):
-    """One rank's step in a timeline, divided into cells of equal length; each cell shows the part at its middle."""
+    """One rank's training step in a timeline, cut into cells of equal length. Each cell shows the part of the step that
+    ran at the cell's middle."""
 
     rank: RankNumber
     parts: str = Field(max_length=1000, pattern="^[cotwpdhi]*$", examples=["hccccttco"])
-    """Parts of the step, one letter per cell: c compute, o optimizer, t transferring, w waiting, p copies, d data, h
-    host, i idle."""
+    """Parts of the step, one letter for each cell of the timeline. c: compute, o: optimizer, t: transfer by
+    collectives, w: wait for other ranks, p: memory copies, d: wait for data, h: wait for the host, i: idle."""
     communication: str = Field(max_length=1000, pattern="^[xb.]*$", examples=["..bbbxx.."])
-    """Communication during the step, one letter per cell. x: a collective ran without overlapping computation; b: with
-    overlapping computation; a dot: none ran."""
+    """Communication during the step, one letter for each cell of the timeline. x: a collective ran while the rank
+    computed nothing; b: a collective ran while the rank computed; a dot: no collective ran."""
 
 
 class Timeline(Schema):
-    """Timeline of one training step on the first ranks; the lane of each rank begins when that rank begins the step."""
+    """Timeline of one training step on the first ranks. The lane (row) of each rank begins at the moment at which that
+    rank begins the step."""
 
     step: StepCount
     seconds: Seconds
-    """Seconds that the longest lane of the timeline covers; the number of cells of each lane is proportional to its
-    length."""
+    """Seconds that the longest lane (row of one rank) of the timeline covers. The other lanes have fewer cells in
+    proportion to their length."""
     lanes: tuple[Lane, ...] = Field(min_length=1)
-    """One lane for each of the first ranks."""
+    """Lane (row) of each rank that the timeline shows, which are the first ones."""
 
 
 class CollectiveFigures(Schema):
@@ -165,18 +171,20 @@ class CollectiveFigures(Schema):
     calls: Annotated[float, Field(ge=0, le=1e12)]
     """Number of calls of the collective per step and rank."""
     message_bytes: Bytes | None
-    """Bytes per call: the gathered result, the scattered input, or the reduced buffer; None if the trace does not
-    contain it."""
+    """Bytes per call, measured at the gathered result, the scattered input or the reduced buffer. None if the trace
+    does not state them."""
     moved_bytes: Bytes | None
-    """Bytes transferred over each rank's link, assuming a ring algorithm."""
+    """Bytes per step that each rank sends over its link, on the assumption of a ring algorithm. None if the trace does
+    not state the sizes."""
     transferring_s: Seconds
-    """Seconds of the collectives after the last rank had joined, including overlap with computation."""
+    """Seconds per step of the collectives after the last rank of the group had joined, whether or not ranks computed at
+    the same time."""
     waiting_s: Seconds
-    """Seconds of the collectives before the last rank had joined."""
+    """Seconds per step of the collectives before the last rank of the group had joined."""
     exposed_s: Seconds
-    """Seconds of the collectives without overlapping computation."""
+    """Seconds per step of the collectives while the rank computed nothing."""
     bytes_per_s: float | None = Field(ge=0, le=1e40)
-    """Bus bandwidth in bytes per second as in nccl-tests: moved bytes over transfer seconds."""
+    """Bus bandwidth in bytes per second, as nccl-tests defines it: `moved_bytes` divided by `transferring_s`."""
 
 
 class LateRank(Schema):
@@ -184,7 +192,7 @@ class LateRank(Schema):
 
     rank: RankNumber
     share_of_waiting: float = Field(ge=0, le=1)
-    """Fraction of all waiting time that ended when this rank joined a collective."""
+    """Fraction of the job's total waiting time for which the other ranks waited until this rank joined a collective."""
     others_wait_s: Seconds
     """Mean seconds per step that the other ranks waited for this rank."""
     steps: StepCount
@@ -213,17 +221,17 @@ class RemedyResult(Schema):
     remedy."""
 
     study_id: PrintableText
-    """Id of the follow-up study with all its runs."""
+    """Id of the follow-up study, which contains all runs with and without the remedy."""
     outcome: Literal["faster", "not_faster", "undecided", "too_busy", "does_not_run"]
-    """Outcome of the remedy by the rules of a study's verdict; `does_not_run`: the configuration with the remedy
-    exceeded the memory limit, failed, or did not reproduce the losses."""
+    """Outcome of the remedy, by the same rules as a study's verdict. `does_not_run` means that the configuration with
+    the remedy exceeded the memory limit, failed, or did not reproduce the losses."""
     speedup: float | None = Field(default=None, gt=0, le=1e6)
-    """Speed with the remedy divided by speed without it: the median over the pairs of runs; None if it could not be
-    measured."""
+    """Median speed-up of the remedy over the pairs of runs: speed with the remedy divided by speed without it. None if
+    it could not be measured."""
     ci95: tuple[float, float] | None = None
     pairs: StepCount = 0
     why: PrintableText = ""
-    """Reason why the configuration with the remedy does not run; empty otherwise."""
+    """Reason why the configuration with the remedy does not run; empty if it does."""
 
 
 class Finding(Schema):
@@ -234,17 +242,17 @@ class Finding(Schema):
     evidence: PrintableText = Field(examples=["exposed all-gathers take 38% of the step"])
     """Evidence for the finding, with its figures."""
     measured: float = Field(ge=-1e12, le=1e12)
-    """Measured value that the rule compares with its threshold, as a fraction of the step."""
+    """Value that the rule measured and compares with its threshold, as a fraction of the step's time."""
     threshold: float = Field(ge=-1e12, le=1e12)
-    """Threshold above which the rule reports a finding."""
+    """Threshold for the measured value of the rule; above it, the rule reports a finding."""
     remedy: PrintableText = Field(examples=["dp_shard 4 instead of 8"])
     """Recommended change, as text."""
     knobs: dict[PrintableText, bool | int | float | PrintableText] = {}
-    """Recommended change as knobs of the search space; empty if the traces' trial is not known, or no knob makes the
-    change."""
+    """Recommended change, as knobs of the search space with their values. Empty if the trial of the traces is not
+    known, or no knob makes the change."""
     expected_gain: float = Field(ge=0, le=1)
-    """Fraction of the step time that the change is expected to save, estimated from the trace and not measured. 0 for
-    `out_of_memory`, whose remedy makes the configuration fit."""
+    """Fraction of the step time that the recommended change is expected to save: an estimate from the trace, not a
+    measurement. 0 for `out_of_memory`, whose remedy makes the configuration fit and not faster."""
     remedy_result: RemedyResult | None = None
     """Measured result of the remedy; None if it has not been tried."""
 
@@ -260,30 +268,31 @@ class Diagnosis(Schema):
     step_s: Seconds
     """Mean seconds of a step over steps and ranks, measured under the profiler."""
     parts: StepParts
-    """Mean seconds by part of the step, over steps and ranks."""
+    """Seconds of each part of a step, as means over steps and ranks."""
     overlap: float | None = Field(default=None, ge=0, le=1)
-    """Fraction of communication time that overlapped with computation; None without communication."""
+    """Fraction of the communication time in which the ranks computed at the same time; None without communication."""
     steps: tuple[RankStep, ...] = Field(min_length=1)
-    """Time of each recorded step of each rank."""
+    """Time of each recorded step of each rank, divided into its parts."""
     collectives: tuple[CollectiveFigures, ...]
-    """Figures of the collectives, those with the longest non-overlapping time first."""
+    """Time and traffic of the collectives, by kind and purpose. Those come first that run longest without overlapping
+    computation."""
     late_rank: LateRank | None = None
-    """Rank for which the others wait most; None if no rank waits long, or the traces do not contain it."""
+    """Rank for which the other ranks wait most. None if no rank waits long, or the traces do not show it."""
     timeline: Timeline | None = None
-    """Timeline of one recorded step; None if a step has no length."""
+    """Timeline of one recorded step. None if no time could be measured in the step."""
     findings: tuple[Finding, ...] = ()
     """Findings (known performance problems), largest expected gain first."""
     expected: tuple[ExpectedPart, ...] = ()
-    """Measured parts of the step compared with their prediction, largest deviation first; empty if the trial or its
-    machine's rates are not known."""
+    """Parts of the step, each with its measured and its predicted time, the one with the largest deviation first. Empty
+    if the trial is not known, or the rates of its machine are not."""
     recorded: ProfilerRecording | None = None
     """Facts about the run that recorded the traces; None if existing traces were analysed."""
     notes: tuple[PrintableText, ...] = ()
-    """Questions that the traces cannot answer, each with the reason."""
+    """Sentences that say which questions the traces cannot answer, each with the reason."""
 
     @model_validator(mode="after")
     def _check_ranks(self) -> Self:
-        """Reject a diagnosis with steps of ranks that `ranks` does not list, or with a rank listed twice."""
+        """Reject a diagnosis that has steps of ranks that are not listed in `ranks`, or that lists a rank twice."""
         with_steps, listed = {step.rank for step in self.steps}, set(self.ranks)
         if not with_steps <= listed or len(listed) != len(self.ranks):
             raise ValueError(

@@ -11,7 +11,7 @@ from shardtune.api_schemas.trials.trial import TrialState
 
 
 class StoredTrace(Schema):
-    """Profiler trace recorded by one rank, available for download."""
+    """Trace that one rank recorded under the profiler, available for download."""
 
     rank: int
     bytes: int = Field(examples=[412_345])
@@ -19,23 +19,25 @@ class StoredTrace(Schema):
 
 
 class TrialDiagnosis(Schema):
-    """Diagnosis of a trial from a profiled run, or the state of this run."""
+    """Diagnosis of a trial from a profiled run; while the run has not ended, its state."""
 
     study_id: str
     trial_number: int
     run_id: str
     state: TrialState
-    """State of the profiled run: `waiting` for a worker like those that measured the study, `running`, `complete`;
-    `infeasible` and `failed` come with a `failure`. No state affects the study."""
+    """State of the profiled run. `waiting`: it waits for a worker like those that measured the study. `infeasible` and
+    `failed` come with a `failure`. No state affects the study."""
     asked_at: datetime
     """Time at which a user, or the study's budget, requested the diagnosis."""
     finished_at: datetime | None
     worker: str | None
-    """Name of the last worker that ran the profiled run; it keeps the raw traces (`diagnosis.recorded.folder`)."""
+    """Name of the last worker that executed the profiled run. The raw traces stay in a folder of this worker
+    (`diagnosis.recorded.folder`)."""
     gpu_seconds: float
     """GPU-seconds used by the diagnosis so far."""
     failure: Failure | None = None
     diagnosis: Diagnosis | None = None
     """Diagnosis of the trial; None until the run is complete."""
     traces: tuple[StoredTrace, ...] = ()
-    """Raw traces stored by the service (`GET …/trace?rank=`); the other ranks' traces are only on the worker."""
+    """Raw traces that the service has stored, one per rank (`GET …/trace?rank=`). Traces of all other ranks are only on
+    the worker."""

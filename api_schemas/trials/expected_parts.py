@@ -13,10 +13,12 @@ class ExpectedPart(Schema):
     """Predicted and measured seconds of one part of a training step on one rank."""
 
     name: ExpectedName
-    """Name of the part of the step. `launching`: host work and gaps after launches on GPUs (on CPU ranks part of
-    `computing`). `communication`: time without overlapping work, including waiting for other ranks. `optimizer`:
-    includes clipping and the visible part of offloading."""
+    """Name of the part of the step. `computing`: kernels of forward and backward. `launching`: host work and gaps after
+    launches on a GPU; on CPU ranks a part of `computing`. `communication`: collectives that do not overlap with other
+    work, including the wait for other ranks. `optimizer`: the update, gradient clipping, and those copies of offloading
+    that do not overlap."""
     expected_s: float = Field(ge=0, le=1e10)
-    """Predicted seconds, from rates measured on the machine or from the catalogue, without correction by trials."""
+    """Predicted seconds of the part. The rates behind them were measured on the machine or come from the catalogue, and
+    are not corrected by the study's trials."""
     measured_s: float = Field(ge=0, le=1e10)
-    """Seconds measured under the profiler, which slows the host down."""
+    """Measured seconds of the part. They were recorded under the profiler, which slows the host down."""

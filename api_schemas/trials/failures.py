@@ -17,9 +17,10 @@ class FailureKind(StrEnum):
     OVER_LIMIT = "over_limit"
     """The run exceeded the memory limit declared for a rank, or left less memory free than the study requires."""
     ILLEGAL = "illegal"
-    """The backend rejects the configuration's combination of options."""
+    """The backend rejects this combination of options in the configuration."""
     NUMERICS = "numerics"
-    """NaN, infinity, or losses that differ from the study's reference trajectory."""
+    """A loss was NaN or infinite, or the losses differed from the reference losses that all trials of the study must
+    reproduce."""
     CRASH = "crash"
     """A rank ended with an error that none of the other kinds describes."""
     RANK_LOST = "rank_lost"
@@ -29,9 +30,9 @@ class FailureKind(StrEnum):
     DEADLINE = "deadline"
     """The run exceeded its maximum duration."""
     WORKER_LOST = "worker_lost"
-    """The worker stopped renewing its lease."""
+    """The worker stopped renewing its lease (its temporary right to the run), so the run counts as lost."""
     NODE_LOST = "node_lost"
-    """One of the worker's several hosts was lost during the run."""
+    """One of the hosts of a worker with several hosts was lost during the run."""
     DEVICE = "device"
     """The hardware was unsuitable for measurements: another process on the GPU, throttling, a memory or driver error,
     or a slow rank."""
@@ -57,7 +58,7 @@ class Failure(Schema):
     """Number of the first rank that failed; None if unknown."""
     traceback: ProgramOutput | None = Field(default=None, max_length=20_000)
     exit_code: int | None = None
-    """Exit code of the failed rank; if negative, the number of the signal that ended it."""
+    """Exit code of the failed rank. A negative value is the number of the signal that ended it, with a minus sign."""
     peak_allocated_gib: float | None = None
     """Peak memory in GiB measured before the failure; None if not measured."""
     conditions: Conditions | None = None
@@ -65,6 +66,6 @@ class Failure(Schema):
 
     @property
     def is_infeasible(self) -> bool:
-        """Whether the configuration caused the failure, which the sampler takes into account; otherwise the platform
-        did, and the run is retried once."""
+        """Whether the configuration caused the failure, so that the sampler learns from it. If False, the platform
+        caused it, and the run is retried once."""
         return self.kind in _INFEASIBLE

@@ -23,8 +23,8 @@ from shardtune.api_schemas.trials.rehearsals import RehearsalReport
 from shardtune.api_schemas.trials.resume_check import ResumeMeasurement, ResumePlan
 
 Session = Annotated[str, Field(min_length=8, max_length=64, pattern=r"^[A-Za-z0-9_-]+$")]
-"""Random name of one worker session, known only to the worker and the service. A restarted worker gets a new session,
-and its old leases are closed."""
+"""Random name of a worker's session, known only to the worker and the service. A worker that restarts gets a new
+session, and the leases of its old one are closed."""
 
 
 AttemptNumber = Annotated[int, Field(ge=1, lt=2**31)]
@@ -39,8 +39,8 @@ class ModelSummaryTask(Schema):
 
 
 class TrialTask(Schema):
-    """Task to train a configuration for a few steps and measure its speed and memory. Also the content of
-    `best/config.json`."""
+    """Task to train a configuration for a few steps, and to measure its speed and memory. `best/config.json` has the
+    same format."""
 
     kind: Literal["trial"] = "trial"
     model: ModelSpec
@@ -49,33 +49,37 @@ class TrialTask(Schema):
     config: TrialConfig
     plan: MeasurePlan = MeasurePlan()
     memory_limit_gib: float | None = None
-    """Memory limit of a CPU rank in GiB, above which the run fails as `over_limit`. None on a GPU, where the device is
+    """Memory limit of a CPU rank in GiB; a run that exceeds it fails as `over_limit`. None on a GPU, whose memory is
     the limit."""
     forward_flops_per_token: float | None = None
-    """FLOPs of one token's forward pass from the model summary, used for MFU."""
+    """FLOPs of one token's forward pass, from the summary of the model. Model FLOPs utilisation (MFU) is calculated
+    from them."""
     training_flops_per_token: float | None = None
-    """FLOPs of one token's forward and backward pass from the model summary, used for MFU where frozen weights need no
-    gradients. None: three times the forward pass."""
+    """FLOPs of one token's forward and backward pass, from the summary of the model. They are given if frozen weights
+    need no gradients. If None, they are three times the FLOPs of the forward pass."""
     least_flops_per_token: float | None = None
-    """Minimum FLOPs of one token's forward pass from the model summary, used to detect impossible speeds."""
+    """Minimum FLOPs of one token's forward pass, from the summary of the model. A measured speed that would need a
+    higher rate than the device's peak is recognised as impossible."""
     leaves_parameters_unused: Annotated[bool, Since(2)] = False
-    """Whether some trained parameters get no gradient in a step. DistributedDataParallel must look for them then, or it
-    waits for their gradients."""
+    """Whether some trained parameters get no gradient in a step. DistributedDataParallel must then search for unused
+    parameters; otherwise it would wait for their gradients."""
 
     @property
     def passes(self) -> float:
-        """Cost of a training step's FLOPs in forward passes: 3, less where frozen weights need no gradients."""
+        """Number of forward passes that have as many FLOPs as one training step: 3, or fewer where frozen weights need
+        no gradients."""
         if self.training_flops_per_token is None or not self.forward_flops_per_token:
             return 3.0
         return self.training_flops_per_token / self.forward_flops_per_token
 
 
 class DerivedTrialTask(Schema):
-    """Task that trains a trial's configuration for a purpose other than measuring its speed."""
+    """Task that trains the configuration of a trial for a purpose other than measuring its speed, such as a resume
+    check."""
 
     trial: TrialTask
-    """Trial whose configuration is trained. The task ignores the trial's memory limit and its measurement plan, except
-    for `short_steps`, which a resume check uses."""
+    """Trial whose configuration is trained. Its memory limit and its measurement plan are ignored, except for
+    `short_steps`, which a resume check uses."""
 
     @property
     def model(self) -> ModelSpec:
@@ -112,37 +116,38 @@ class TraceTask(DerivedTrialTask):
     kind: Literal["trace"] = "trace"
     warmup_steps: int = Field(default=5, ge=1, le=100)
     steps: int = Field(default=3, ge=1, le=20)
-    """Number of steps to record; each gives some megabytes of JSON."""
+    """Number of steps to record; each recorded step gives some megabytes of JSON."""
 
     @classmethod
     def of(cls, trial: TrialTask) -> Self:
-        """Return the task that records a trial over whole cycles of its samples, so that its means compare with the
-        trial's step time."""
+        """Return the task that profiles a trial. It records whole cycles of the trial's samples (until their lengths
+        repeat), so that its mean step time can be compared with the trial's."""
         cycle, fewest = trial.workload.steps_per_cycle, cls.model_fields["steps"].default
         return cls(trial=trial, steps=cycle * -(-fewest // cycle))
 
 
 class RehearsalTask(Schema):
-    """Task of one process of a rehearsal: build and step a trial with fake tensors, as one rank, with as many blocks as
-    its model states."""
+    """Task of one process of a rehearsal: build a trial's configuration and step it with fake tensors, as one rank. The
+    process builds as many blocks as the model of the trial states."""
 
     trial: TrialTask
-    """Trial to build and step with fake tensors; its cluster gives the number of ranks."""
+    """Trial whose configuration is built and stepped with fake tensors. The trial's cluster gives the number of
+    ranks."""
     rank: int = Field(default=0, ge=0)
-    """Number of the rank whose part the process builds and steps. No process runs for the other ranks; only their
-    number counts."""
+    """Number of the rank that the process builds and steps. No process runs for the other ranks; only their number
+    matters."""
     micro_batches: int = Field(default=1, ge=1)
-    """Number of micro batches of each step, enough to reach the peak of a whole step."""
+    """Number of micro batches in each rehearsed step: as many as it takes to reach the peak memory of a whole step."""
 
 
 class TargetRehearsalTask(DerivedTrialTask):
-    """Task to rehearse a configuration projected to a study's target: build and step it with fake tensors at the
-    target's number of ranks. It occupies one rank of the worker, and no GPU."""
+    """Task to rehearse a configuration that was projected to a study's target: build it and step it with fake tensors,
+    at the target's number of ranks. It occupies one rank of the worker, and no GPU."""
 
     kind: Literal["rehearsal"] = "rehearsal"
     parts: Annotated[tuple[RehearsalTask, ...], Since(2)] = Field(min_length=1, max_length=8)
-    """Tasks of the processes that build and step the configuration with fake tensors, one after the other: the ranks that need
-    most memory, each at one or two depths of the model."""
+    """Tasks of the processes that build and step the configuration with fake tensors, one after the other. They cover
+    the ranks that need most memory, each with the whole model or with two smaller numbers of blocks."""
     part_limit_s: float = Field(default=300.0, gt=0, le=3600)
     """Maximum seconds of each process of the rehearsal, after which the worker ends it."""
 
@@ -150,10 +155,10 @@ class TargetRehearsalTask(DerivedTrialTask):
 Task = Annotated[
     ModelSummaryTask | TrialTask | ResumeTask | TraceTask | TargetRehearsalTask, Field(discriminator="kind")
 ]
-"""Task that ranks of a worker can execute."""
+"""Task that the ranks of a worker can execute, such as a trial."""
 TASK_KINDS: tuple[str, ...] = ("model_summary", "trial", "resume_check", "trace", "recipe", "rehearsal")
-"""Kinds of tasks that a worker of this release lists in its inventory; `recipe`: trials that keep the losses of many
-first steps, in any precision of this release."""
+"""Kinds of tasks that a worker of this release lists in its inventory. `recipe` stands for trials in any precision of
+this release that keep the losses of their first steps, up to 2,000."""
 
 
 class Registration(ProtocolMessage):
@@ -163,11 +168,11 @@ class Registration(ProtocolMessage):
     protocol_version: int
     """Newest protocol version that the worker speaks."""
     oldest_protocol_version: int | None = None
-    """Oldest protocol version that the worker speaks; None: it speaks `protocol_version` only."""
+    """Oldest protocol version that the worker speaks. If None, the worker speaks `protocol_version` only."""
     release: str | None = Field(default=None, max_length=64, pattern=ONE_LINE)
     """Release of shardtune that the worker runs, for people."""
     session: Session | None = None
-    """Session of a running worker whose inventory has changed; None if the worker has just started."""
+    """Session of the worker, if it is running and its inventory has changed. None if the worker has just started."""
     name: str = Field(min_length=1, max_length=200, pattern=ONE_LINE)
     """Stable name of the worker, such as the host name. A new session with the same name closes the leases of the old
     one."""
@@ -181,7 +186,7 @@ class Registered(ProtocolMessage):
     """Protocol version of all later messages of the session: the newest that both sides speak."""
     worker_id: str
     session: Session
-    """Session of the worker, which every later message must contain."""
+    """Name of the worker's session, which every later message of the worker must contain."""
     lease_s: float
     """Seconds that a lease remains valid after the worker's last request that the service answered."""
     heartbeat_s: float
@@ -194,32 +199,33 @@ class LeaseRequest(ProtocolMessage):
     protocol_version: int
     session: Session
     wait_s: float = Field(default=0, ge=0, le=30)
-    """Maximum seconds for which the service may delay its response while no run is available."""
+    """Maximum seconds that the service may wait with its response until a run is available."""
     ends_in_s: float | None = Field(default=None, ge=0, le=1e9)
-    """Seconds until the worker must stop, such as the end of its cluster job; runs that would probably not end before
-    are not assigned. None: unknown."""
+    """Seconds until the worker must stop, such as the end of its cluster job. The service does not assign runs that
+    would probably end later. If None, the end is not known."""
 
 
 class QuietWait(Schema):
     """Instruction to a worker to wait before a run until other programs leave the machine."""
 
     most_s: float = Field(gt=0)
-    """Maximum seconds to wait; then the run takes place anyway."""
+    """Maximum seconds to wait for other programs to leave the machine; after that, the run takes place anyway."""
     most_foreign_cores: float = Field(ge=0)
-    """Largest number of CPU cores that other programs may use on a quiet machine."""
+    """Number of CPU cores that other programs may use at most for the machine to count as quiet."""
     waited_s: float = Field(default=0, ge=0)
-    """Seconds that earlier attempts at the run have waited; the run's progress includes them."""
+    """Seconds that earlier attempts at the run have already waited for a quiet machine; the run's reported wait
+    includes them."""
 
 
 class Lease(ProtocolMessage):
-    """Lease of one attempt at a run to one worker session."""
+    """Lease of a run: the right of one worker session to execute one attempt at the run."""
 
     run_id: RowId
     attempt: AttemptNumber
     """Number of the attempt at the run: 1, 2, …; every later message about the run must contain it."""
     study_id: StudyId
     trial_number: int | None
-    """Number of the trial; None for a model summary task."""
+    """Number of the trial; None if the task is to count the model's parameters and FLOPs, which belongs to no trial."""
     task: Task
     lease_s: float
     heartbeat_s: float
@@ -230,11 +236,11 @@ class Lease(ProtocolMessage):
     is_exclusive: bool = False
     """Whether nothing else may run on the host during this run, because its result decides a comparison."""
     quiet_wait: QuietWait | None = None
-    """Wait before this run until the machine is quiet; None: the run begins at once."""
+    """Instruction to wait before this run until the machine is quiet; if None, the run begins at once."""
 
 
 class Heartbeat(ProtocolMessage):
-    """Request of a worker to renew its lease, with the progress of the run."""
+    """Request with which a worker renews its lease of a run, and reports the run's progress."""
 
     protocol_version: int
     session: Session
@@ -250,32 +256,32 @@ class HeartbeatAnswer(ProtocolMessage):
     """Reason why the worker must stop the run: cancelled, lease lost, or pruned."""
     lease_s: float
     is_draining: bool = False
-    """Whether the worker will get no more runs after this one."""
+    """Whether the worker gets no more runs after this one, because it is being drained."""
 
 
 class Report(ProtocolMessage):
-    """Report of a worker about the end of an attempt, with exactly one of `measurement`, `model_summary`,
-    `resume_check`, `diagnosis`, `rehearsal`, `failure`."""
+    """Report of a worker about the end of an attempt at a run. Exactly one of `measurement`, `model_summary`,
+    `resume_check`, `diagnosis`, `rehearsal` and `failure` is given."""
 
     protocol_version: int
     session: Session
     attempt: AttemptNumber
     measurement: Measurement | None = None
     model_summary: ModelSummary | None = None
-    """Summary of the model, as the result of a model summary task."""
+    """Summary of the model (parameters and FLOPs), if the task was to make one; None for other tasks."""
     resume_check: ResumeMeasurement | None = None
     diagnosis: Diagnosis | None = None
-    """Diagnosis from the recorded traces; the service replaces the worker's findings by those that it computes
-    itself."""
+    """Diagnosis that the worker made from recorded traces. The service replaces the worker's findings by those that it
+    computes itself."""
     rehearsal: Annotated[RehearsalReport | None, Since(2)] = None
-    """Results of the processes of a rehearsal, which built and stepped a configuration at a target's number of
-    ranks."""
+    """Report of a rehearsal, in which processes built a configuration and stepped it with fake tensors at a target's
+    number of ranks."""
     failure: Failure | None = None
     gpu_seconds: float = Field(ge=0, le=1e12)
-    """GPU-seconds of the attempt: wall seconds × ranks, without the wait for a quiet machine. The service bounds the figure
-    by the time of the lease."""
+    """GPU-seconds of the attempt: wall seconds × ranks, without the wait for a quiet machine. The service reduces a
+    figure that is larger than the duration of the lease allows."""
     waited_s: float | None = Field(default=None, ge=0, le=1e9)
-    """Seconds that the run's attempts have waited until the machine was quiet; None if they did not wait."""
+    """Seconds for which the run's attempts waited until the machine was quiet; None if they did not wait."""
     log_tail: ProgramOutput | None = Field(default=None, max_length=20_000)
     """Last lines of the failed rank's output, for people."""
 

@@ -14,17 +14,17 @@ from shardtune.api_schemas.training.models import EXAMPLE, ModelChoice, ModelSpe
 from shardtune.api_schemas.training.workload import MOST_SAMPLES, ChosenPrecision
 
 MOST_GPUS = MOST_RANKS
-"""Largest number of GPUs of a plan."""
+"""Largest number of GPUs for which a plan can be made."""
 MOST_CELLS = 120
-"""Largest number of rows of a plan: kinds times numbers of GPUs."""
+"""Maximum number of rows of a plan: the number of kinds of GPUs times the number of cluster sizes."""
 GpuName = Annotated[str, StringConstraints(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._-]*$")]
 Evidence = Literal["predicted", "projected"]
-"""Basis of a plan's row: predicted from the catalogue alone, or projected from measurements on fewer GPUs. No run
-confirms a row."""
+"""Basis of the speed in a plan's row. It is predicted from the catalogue alone, or projected from measurements on fewer
+GPUs. No run has confirmed it in either case."""
 
 
 class PlanMeasurement(Schema):
-    """Speed of one configuration on a few GPUs, from which larger numbers of the same GPUs are projected."""
+    """Measured speed of one configuration on a few GPUs. Speeds of more GPUs of the same kind are projected from it."""
 
     gpu: GpuName
     """Kind of GPU by its name in the catalogue."""
@@ -32,31 +32,35 @@ class PlanMeasurement(Schema):
     """Number of GPUs of the measured run."""
     config: TrialConfig
     gradient_accumulation: int = Field(default=1, ge=1, le=100_000)
-    """Micro batches per step of the measured run."""
+    """Number of micro batches per step in the measured run."""
     tokens_per_s_per_gpu: float = Field(gt=0, le=1e9)
     peak_gib: float | None = Field(default=None, gt=0, le=1e5)
-    """Measured peak of the tensors on one GPU in GiB (torch's `max_memory_allocated`); null: not measured."""
+    """Measured peak memory of tensors on one GPU, in GiB (torch's `max_memory_allocated`); null if it was not
+    measured."""
 
 
 class Goodput(Schema):
-    """Assumptions about the time that a training run loses to evaluation, restarts, failures and checkpoints."""
+    """Assumptions about the time that a training run loses to evaluation, restarts, failures and checkpoints, in which
+    no steps are trained."""
 
     overhead: float = Field(default=0.15, ge=0, le=5)
-    """Time for evaluation, data, restarts by hand and other pauses, as a fraction of step time. Four published runs that
-    state both lost 0.10 to 0.20."""
+    """Time for evaluation, data, restarts by hand and other pauses, in addition to the time of the steps and as a
+    fraction of it: 0.15 adds 15 %. Four published runs that state both lost 0.10 to 0.20."""
     failures_per_gpu_hour: float = Field(default=2e-5, ge=0, le=1)
-    """Failures that end the job, per GPU and hour; 2e-5 is that of Llama 3 (419 in 54 days on 16,384 H100,
-    arXiv:2407.21783, section 3.3.4)."""
+    """Number of failures that end the job, per GPU and hour. The default, 2e-5, is the rate of Llama 3 (419 failures in
+    54 days on 16,384 H100; arXiv:2407.21783, section 3.3.4)."""
     checkpoint_s: float = Field(default=60.0, ge=0, le=86_400)
     """Seconds for which a checkpoint stops the training."""
     checkpoint_interval_s: float | None = Field(default=None, gt=0, le=31_536_000)
-    """Seconds between checkpoints; null: the interval that loses least (Young and Daly)."""
+    """Seconds between two checkpoints. If null, it is the interval with which least time is lost, by the formula of
+    Young and Daly."""
     restart_s: float = Field(default=600.0, ge=0, le=604_800)
-    """Seconds from a failure to the next step: detection, start, loading of the checkpoint."""
+    """Seconds from a failure to the next training step. They include detection, start and loading of the checkpoint."""
 
 
 class PlanRequest(Schema):
-    """Request for a plan: a training run of a number of tokens, over kinds and numbers of GPUs."""
+    """Request for a plan of a training run: how long a number of tokens takes on several kinds and numbers of GPUs, and
+    what it costs."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -66,35 +70,40 @@ class PlanRequest(Schema):
 
     model: ModelChoice
     tokens: float = Field(ge=1, le=1e16)
-    """Number of tokens that the run trains on; tokens that several epochs repeat count once for each epoch."""
+    """Number of tokens on which the run trains. A token that is repeated in several epochs counts once for each
+    epoch."""
     gpus: tuple[GpuName, ...] = Field(min_length=1, max_length=12, examples=[["h100", "h200"]])
     """Kinds of GPUs by their names in the catalogue, such as `h100`."""
     counts: tuple[int, ...] = Field(min_length=1, max_length=64)
     """Numbers of GPUs."""
     gpus_per_node: int = Field(default=8, ge=1, le=72)
-    """Number of GPUs of one node."""
+    """Number of GPUs per node."""
     prices: dict[GpuName, float] = Field(default={}, max_length=12)
-    """Price of one GPU for an hour by kind, in your currency. Kinds without a price get no cost."""
+    """Price of one GPU for one hour, in your currency, by kind of GPU. No cost is calculated for kinds without a
+    price."""
     budget: float | None = Field(default=None, gt=0, le=1e15)
-    """Money that the run may cost, in the currency of the prices."""
+    """Maximum amount of money that the run may cost, in the currency of the prices; null for no limit."""
     start: date | None = Field(default=None, examples=["2026-12-01"])
-    """Day on which the run starts; null: today."""
+    """Day on which the run starts; if null, it starts today."""
     deadline: date | None = Field(default=None, examples=["2027-03-01"])
-    """Last day on which the run may end."""
+    """Last day on which the run may end; null for no deadline."""
     sequence_length: int | None = Field(default=None, ge=8, le=4_194_304)
-    """Tokens per sample; null: the model's maximum, up to 4096."""
+    """Number of tokens per sample. If null, it is the model's maximum, up to 4096."""
     global_batch: int | None = Field(default=None, ge=1, le=MOST_SAMPLES)
-    """Samples per step; null: by the FLOPs of the run (DeepSeek LLM, arXiv:2401.02954, equation 1), but at least one for each GPU."""
+    """Number of samples per step. If null, it follows from the FLOPs of the run (DeepSeek LLM, arXiv:2401.02954,
+    equation 1), but there is at least one sample for each GPU."""
     precision: ChosenPrecision = None
     goodput: Goodput = Goodput()
-    """Assumptions about the time lost to pauses, failures and checkpoints, in which the run does not advance."""
+    """Assumptions about the time that the run loses to pauses, failures and checkpoints, in which no steps are
+    trained."""
     measurements: tuple[PlanMeasurement, ...] = Field(default=(), max_length=100)
-    """Measurements on a few GPUs, from which larger numbers of the same kind are projected."""
+    """Speeds measured on a few GPUs, from which the speeds of more GPUs of the same kind are projected. Speeds of other
+    kinds are predicted."""
 
     @field_validator("model", mode="before")
     @classmethod
     def _known_preset(cls, value: object) -> object:
-        """Validate the name of a model preset in the request, so that the error names this field."""
+        """Validate the name of a model preset in the request here, so that the error message names this field."""
         return ModelSpec.model_validate(value) if isinstance(value, str) else value
 
     @field_validator("counts")
@@ -139,7 +148,7 @@ class PlanRequest(Schema):
         return self
 
     def price_of(self, gpu: str) -> float | None:
-        """Price of a GPU-hour of one kind, None where the request has none."""
+        """Return the price of one hour of a kind of GPU; None if the request states none."""
         return next((price for name, price in self.prices.items() if _fold(name) == _fold(gpu)), None)
 
 
@@ -148,7 +157,7 @@ def _fold(name: str) -> str:
 
 
 class DateBand(Schema):
-    """Day on which a run ends, with its 90 % band."""
+    """Day on which a training run is expected to end, with the first and last day of the 90 % band."""
 
     expected: date = Field(examples=["2027-01-17"])
     """Expected day."""
@@ -159,7 +168,8 @@ class DateBand(Schema):
 
 
 class PlanRow(Schema):
-    """Best configuration for one kind and number of GPUs, with the time and money that the training run takes."""
+    """Best configuration for one kind and number of GPUs, with the time and the money that the training run takes on
+    them."""
 
     gpu: str
     """Kind of GPU, as the request names it."""
@@ -168,38 +178,39 @@ class PlanRow(Schema):
     config: TrialConfig
     description: str
     evidence: Evidence
-    """Whether the speed is predicted or projected from measurements."""
+    """Basis of the speed: predicted from the catalogue, or projected from measurements on fewer GPUs."""
     global_batch: int
-    """Samples per step: the requested number, rounded so that the ranks divide it evenly."""
+    """Number of samples per step: the requested number, rounded so that the ranks can divide it evenly."""
     tokens_per_s_per_gpu: Band
     memory_gib: float
-    """Predicted peak of one GPU in GiB, as the device reports it."""
+    """Predicted peak memory of one GPU in GiB, as the device reports it."""
     may_not_fit: bool
-    """Whether the band of the peak reaches beyond the GPU's memory."""
+    """Whether the 90 % band of the predicted peak memory extends beyond the GPU's memory."""
     goodput: float
-    """Fraction of the run's time in which steps advance it."""
+    """Fraction of the run's time in which steps are trained. The rest is lost to pauses, failures and checkpoints."""
     checkpoint_interval_s: float | None
-    """Seconds between checkpoints; null where no failures are expected."""
+    """Seconds between two checkpoints; null if no failures are expected and the request states no interval."""
     hours: Band
     """Hours from start to end."""
     gpu_hours: Band
     """Hours of all GPUs together."""
     cost: Band | None
-    """Cost of all GPU-hours in the currency of the prices; null without a price of this kind of GPU."""
+    """Cost of all GPU-hours of the run, in the currency of the prices; null if this kind of GPU has no price."""
     finish: DateBand
-    """Day on which the run ends."""
+    """Day on which the training run ends, with its 90 % band."""
     meets_deadline: Literal["surely", "likely", "unlikely", "no"] | None
-    """Whether the run ends before the deadline: `surely` over the whole 90 % band, `likely` by its expected value,
-    `unlikely` within the band only, or `no`; null without a deadline."""
+    """Whether the run ends before the deadline. `surely`: on every day of the 90 % band of its end; `likely`: on the
+    expected day; `unlikely`: only on early days of the band; `no`: on no day of the band. null without a deadline."""
     within_budget: Literal["surely", "likely", "unlikely", "no"] | None
-    """Whether the run costs no more than the budget: `surely` over the whole 90 % band, `likely` by its expected value,
-    `unlikely` within the band only, or `no`; null without a price or a budget."""
+    """Whether the run costs no more than the budget. `surely`: for the whole 90 % band of its cost; `likely`: for the
+    expected cost; `unlikely`: only for the low end of the band; `no`: for no cost in the band. null without a price or
+    a budget."""
     extrapolated_from: tuple[int, ...] = ()
-    """Numbers of GPUs that were measured, for a projected row."""
+    """Numbers of GPUs on which the speed was measured, if this row is projected from them; otherwise empty."""
 
 
 class ImpossibleRow(Schema):
-    """Kind and number of GPUs without any configuration, and the reason."""
+    """Kind and number of GPUs on which no configuration of the training run is possible, with the reason."""
 
     gpu: str
     """Kind of GPU, as the request names it."""
@@ -210,30 +221,33 @@ class ImpossibleRow(Schema):
 
 
 class Plan(Schema):
-    """Plan of a training run: a row for each kind and number of GPUs, and the rows to choose by cost or time."""
+    """Plan of a training run. It has a row for each kind and number of GPUs, and names the rows to choose by cost or by
+    time."""
 
     model: str
     parameters: int
     tokens: float
-    """Number of tokens that the run trains on."""
+    """Number of tokens on which the run trains."""
     sequence_length: int
     start: date = Field(examples=["2026-12-01"])
     """Day on which the run starts."""
     deadline: date | None = Field(examples=["2027-03-01"])
-    """Last day on which the run may end; null: none was given."""
+    """Last day on which the run may end; null if the request states none."""
     budget: float | None
-    """Money that the run may cost; null: none was given."""
+    """Maximum amount of money that the run may cost; null if the request states none."""
     rows: tuple[PlanRow, ...]
-    """Best configuration of each kind and number of GPUs."""
+    """Rows of the plan: the best configuration for each kind and number of GPUs."""
     impossible: tuple[ImpossibleRow, ...] = ()
-    """Kinds and numbers of GPUs on which nothing can run."""
+    """Kinds and numbers of GPUs on which no configuration of the training run is possible."""
     cheapest_in_time: PlanRow | None = None
-    """Row with the least cost among those that surely or likely meet the deadline; without prices, the one with the
-    fewest GPU-hours."""
+    """Cheapest row among those that surely or likely meet the deadline, or among all rows without a deadline. Without
+    prices, it is the one with the fewest GPU-hours. null if no row meets the deadline."""
     fastest_in_budget: PlanRow | None = None
-    """Row that ends earliest among those that surely or likely cost no more than the budget."""
+    """Row that ends earliest among those that surely or likely cost no more than the budget. null if there is none, or
+    if the request states no budget or no prices."""
     knees: tuple[PlanRow, ...] = ()
-    """Row with the most GPUs of each kind whose GPU-hours are at most a tenth above the fewest of that kind. With more
-    GPUs than that, a shorter run costs disproportionately more."""
+    """Row for each kind of GPU up to which more GPUs are worth their money: the one with the most GPUs whose GPU-hours
+    are at most a tenth above the fewest of that kind. With even more GPUs, the run is shorter and costs
+    disproportionately more."""
     notes: tuple[str, ...] = ()
-    """Assumptions behind the plan, and which of them are unchecked."""
+    """Sentences about the assumptions behind the plan, and about which of them were not checked."""

@@ -16,7 +16,8 @@ def obstacle(trial: TrialTask) -> RehearsalProblem | None:
 
 
 def _unsupported_value(trial: TrialTask) -> tuple[str, str, str] | None:
-    """Return field, value and reason of the first setting that no rehearsal supports; None if it supports them all."""
+    """Return the name, the value and the reason of the first setting that no rehearsal (building and stepping with fake
+    tensors) supports. None if all are supported."""
     config, workload = trial.config, trial.workload
     strategy = config.strategy
     if trial.model.is_own:

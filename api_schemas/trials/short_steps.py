@@ -11,24 +11,26 @@ from shardtune.api_schemas.training.workload import MOST_SAMPLES
 
 _MOST_TIMES = 5000
 SHORT_STEPS_SINCE = 2
-"""First protocol version whose workers can train short steps (with fewer micro batches than the workload's)."""
+"""First protocol version whose workers can train short steps, which have fewer micro batches than the workload's steps.
+"""
 MicroBatches = Annotated[int, Field(ge=1, le=MOST_SAMPLES)]
 Accumulations = tuple[MicroBatches, MicroBatches]
-"""Two numbers of micro batches per step that are timed, the smaller one first."""
+"""Two numbers of micro batches per step with which steps are timed, the smaller one first."""
 
 
 class ShortSteps(Schema):
-    """Numbers of micro batches per step in a run whose steps have fewer of them than the workload's whole step."""
+    """Plan of a run with short steps: the numbers of micro batches in its steps, which are smaller than in the
+    workload's whole step."""
 
     parity_samples: int = Field(ge=1, le=MOST_SAMPLES)
-    """Number of different samples in each of the first steps, whose losses are recorded. All runs of a study use the
-    same number, so that their losses can be compared. Each sample is repeated as often as the configuration's micro
-    batches need."""
+    """Number of different samples in each of the run's first steps, whose losses are recorded. It is the same in all
+    runs of a study, so that their losses can be compared. If a configuration needs more samples for its micro batches,
+    each sample is repeated."""
     parity_accumulation: MicroBatches
-    """Number of micro batches in each of the first steps, whose losses are recorded to compare runs."""
+    """Number of micro batches in each of the run's first steps, whose losses are recorded to compare runs."""
     accumulations: Accumulations | None = None
-    """Two numbers of micro batches per timed step, from whose times the time of the whole step is extended; None: whole
-    steps are timed."""
+    """Two numbers of micro batches with which steps are timed. The time of the whole step is extrapolated from them. If
+    None, whole steps are timed."""
 
     @model_validator(mode="after")
     def _ascending(self) -> Self:
@@ -39,14 +41,15 @@ class ShortSteps(Schema):
 
 
 class ShortStepTimes(Schema):
-    """Step times at two numbers of micro batches, from which the time of the run's whole step was extended."""
+    """Step times of a run, measured with two numbers of micro batches. The time of the run's whole step was
+    extrapolated from them."""
 
     parity_samples: int = Field(ge=1, le=MOST_SAMPLES)
-    """Number of different samples in each of the first steps, whose losses are recorded to compare runs."""
+    """Number of different samples in each of the run's first steps, whose losses are recorded to compare runs."""
     parity_accumulation: MicroBatches
-    """Number of micro batches in each of the first steps, whose losses are recorded to compare runs."""
+    """Number of micro batches in each of the run's first steps, whose losses are recorded to compare runs."""
     accumulations: Accumulations | None = None
-    """Two numbers of micro batches per timed step; None: whole steps were timed."""
+    """Two numbers of micro batches with which steps were timed. If None, whole steps were timed."""
     fewer_s: tuple[float, ...] = Field(default=(), max_length=_MOST_TIMES)
     """Seconds of each timed step with the smaller number of micro batches, on the slowest rank."""
     more_s: tuple[float, ...] = Field(default=(), max_length=_MOST_TIMES)
@@ -54,7 +57,7 @@ class ShortStepTimes(Schema):
 
     @property
     def timed_s(self) -> float:
-        """Seconds of all timed short steps together."""
+        """Total seconds of all timed steps with fewer micro batches than a whole step."""
         return sum(self.fewer_s) + sum(self.more_s)
 
 
@@ -71,6 +74,6 @@ def extended_s(fewer_s: float, more_s: float, accumulations: Accumulations, whol
 
 
 def copied_samples(slots: range, copies: int) -> Sequence[int]:
-    """Return the number of the sample in each of the given slots, where each sample fills `copies` consecutive
-    slots."""
+    """Return the number of the sample in each of the given slots (places in a batch). Each sample fills `copies`
+    consecutive slots."""
     return slots if copies == 1 else [slot // copies for slot in slots]

@@ -29,12 +29,14 @@ class TrialState(StrEnum):
 
     @property
     def is_open(self) -> bool:
-        """Whether the trial has not ended; a run that failed because of the platform waits to be repeated."""
+        """Whether the trial has not ended. This includes a trial that waits for a run to be repeated that failed
+        because of the platform."""
         return self in OPEN_TRIAL_STATES
 
     @property
     def is_feasible(self) -> bool:
-        """Whether the trial ran successfully and its speed is known (roughly, for a pruned trial)."""
+        """Whether the trial ran successfully, so that its speed is known. The speed of a pruned trial is known only
+        roughly."""
         return self in FEASIBLE_STATES
 
 
@@ -58,56 +60,58 @@ class TrialOrigin(StrEnum):
 
     BASELINE = "baseline"
     DEFAULT = "default"
-    """Documented default configuration of a backend."""
+    """Trial of the documented default configuration of a backend."""
     CHALLENGER = "challenger"
-    """Runner-up of an earlier study, or a configuration predicted to be fast, tested in a retune."""
+    """Trial of a retune: a runner-up of an earlier study, or a configuration that is predicted to be fast."""
     SAMPLER = "sampler"
 
 
 class TrialReason(Schema):
-    """Reason why the guided sampler chose a trial's configuration, with the expectations at that time."""
+    """Reason why the guided sampler chose the configuration of a trial: what it expected of the configuration at that
+    time."""
 
     expected_gain: float
     """Expected improvement over the fastest trial so far, as a fraction of that trial's speed; 0.02 is 2 %."""
     probability_faster: float
     """Probability that the configuration is faster than the fastest trial so far."""
     probability_infeasible: float
-    """Probability that the configuration does not fit, or fails as similar trials did."""
+    """Probability that the configuration does not fit into memory, or that it fails as similar trials did."""
     tokens_per_s_per_gpu: float
-    """Expected speed in tokens per second and GPU: the prediction, corrected by this study's trials."""
+    """Expected speed in tokens per second and GPU: the prediction, corrected by what this study's trials measured."""
     low_tokens_per_s_per_gpu: float
     high_tokens_per_s_per_gpu: float
-    """Upper end of the 90 % interval of the expected speed; `low_tokens_per_s_per_gpu` is the lower end."""
+    """Upper end of the 90 % interval of the expected speed, in tokens per second and GPU; `low_tokens_per_s_per_gpu` is
+    the lower end."""
     tests: str
-    """Knobs in which the configuration differs from the fastest trial so far, preceded by the parallelism axes over
-    which it is the first to be split."""
+    """Text that names the knobs in which the configuration differs from the fastest trial so far. If no trial was split
+    over one of its parallel axes before, the text begins with that axis."""
     expected_gpu_seconds: float | None = Field(default=None, examples=[42.0])
-    """Expected GPU-seconds (seconds × ranks) of the trial; None in studies of older versions."""
+    """GPU-seconds (seconds × ranks) that the trial was expected to take; None in studies of older releases."""
 
 
 class RunPurpose(StrEnum):
     """Purpose of a run (one execution of a configuration)."""
 
     MODEL_SUMMARY = "model_summary"
-    """Summary of the study's model (parameters and FLOPs); the run belongs to no trial."""
+    """Run that counts the parameters and FLOPs of the study's model. It belongs to no trial."""
     SEARCH = "search"
     VALIDATION = "validation"
     """Validation run of a final comparison (paired runs that decide)."""
     RESUME_CHECK = "resume_check"
-    """Resume check of the best configuration: continue from a checkpoint in new processes."""
+    """Resume check of the best configuration: it saves a checkpoint, and new processes continue from it."""
     RECIPE = "recipe"
-    """Run that trains a recipe (precision or optimizer) which the study considers, or the workload's stated recipe for
-    comparison."""
+    """Run that trains with another recipe (precision or optimizer) which the study was asked to consider, or with the
+    workload's own recipe for comparison."""
     REHEARSAL = "rehearsal"
-    """Rehearsal of a projected configuration: built and stepped with fake tensors at the target's number of ranks;
-    nothing is timed."""
+    """Rehearsal of a configuration that is projected to the study's target: it is built and stepped with fake tensors
+    at the target's number of ranks, and nothing is timed."""
     TRACE = "trace"
     """Run under the profiler after the end of the study, with no effect on its result."""
 
 
 class AttemptEnd(StrEnum):
-    """Reason why an attempt ended: success, a failure (with the values of `FailureKind`), or an end without a fault of
-    the run."""
+    """Reason why an attempt at a run ended: success, a failure (one of the values of `FailureKind`), or an end that is
+    not the run's fault."""
 
     COMPLETE = "complete"
     OOM = "oom"
@@ -125,12 +129,13 @@ class AttemptEnd(StrEnum):
     DISTURBED = "disturbed"
     SETUP = "setup"
     RELEASED = "released"
-    """The worker returned the lease unused; this counts neither as a failure nor as a try."""
+    """The worker returned the run without having started it. This counts neither as a failure nor as a try."""
     CANCELLED = "cancelled"
 
 
 class Attempt(Schema):
-    """Attempt at a run: one lease by a worker, and its end."""
+    """Attempt at a run: it begins when a worker leases the run, and ends with success, a failure or the loss of the
+    lease."""
 
     attempt: int
     worker: str
@@ -150,22 +155,24 @@ class Run(Schema):
     purpose: RunPurpose
     """Purpose of the run; never `model_summary`, since such a run belongs to no trial."""
     final_comparison: int | None = None
-    """Number of the final comparison that a validation run belongs to, or after which a recipe run (with another
-    precision or optimizer) was made. If different from the study's current number, the run no longer counts."""
+    """Number of the final comparison (paired runs that decide) to which a validation run belongs, or after which a
+    recipe run (with another precision or optimizer) was made. A run whose number differs from the study's current one
+    no longer counts."""
     comparison_block: int | None = None
-    """Number of the comparison block (runs executed directly after each other) within the final comparison."""
+    """Number of the comparison block within the final comparison: runs with the same number were executed directly
+    after each other."""
     recipe: str | None = Field(default=None, examples=["bf16-true"])
-    """Name of the considered recipe (precision or optimizer) that a run of purpose `recipe` trains; None: the recipe
-    that the workload states."""
+    """Name of the considered recipe (precision or optimizer) that a run of purpose `recipe` trains. If None, such a run
+    trains the workload's own recipe."""
     is_whole_step: bool = False
-    """Whether this validation run, which follows the study's verdict, timed whole steps. It checks the step times that
-    other runs extrapolated from short steps (fewer micro batches), and takes no part in the comparison."""
+    """Whether this validation run, which follows the study's verdict, timed whole steps. It checks step times that were
+    extrapolated from steps with fewer micro batches, and takes no part in the comparison."""
     state: TrialState
     measurement: Measurement | None = None
     resume_check: ResumeMeasurement | None = None
     rehearsal: RehearsalReport | None = None
-    """Results of the rehearsal: the trial's configuration was built and stepped with fake tensors, as one rank of the study's
-    target."""
+    """Results of the rehearsal, in which processes built the trial's configuration and stepped it with fake tensors,
+    each as one rank of the study's target."""
     failure: Failure | None = None
     log_tail: str | None = None
     progress: Progress | None = None
@@ -186,7 +193,7 @@ class Trial(Schema):
     peak_allocated_gib: float | None = None
     peak_reserved_gib: float | None = None
     prediction: TrialPrediction | None = None
-    """Prediction made before the trial ran; None for trials from before predictions existed."""
+    """Prediction made before the trial ran; None for trials of releases that made no predictions."""
     reason: TrialReason | None = None
     """Reason why the guided sampler chose the configuration; None for initial configurations and for trials proposed by
     another sampler."""
@@ -197,12 +204,12 @@ class Trial(Schema):
 
 
 class Rejection(Schema):
-    """Configuration that the memory gate rejected without using GPU time, because it was predicted not to fit."""
+    """Configuration that was predicted not to fit, so that the memory gate rejected it before it took any GPU time."""
 
     config: TrialConfig
     needed_gib: float
-    """Memory in GiB that one rank would need at least (with 99 % probability), from the prediction and its error on
-    this fingerprint (hardware and software)."""
+    """Memory in GiB that one rank would need at least, with a probability of 99 %. It is calculated from the prediction
+    and from the errors of earlier predictions on this fingerprint (hardware and software)."""
     available_gib: float
     reason: str
 

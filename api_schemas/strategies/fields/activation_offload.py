@@ -24,8 +24,8 @@ ACTIVATION_OFFLOAD = Knob(
 
 
 def check(checkpointing: str, compiles: str | None, stages: int) -> None:
-    """Reject a configuration in which the inputs of checkpointed blocks cannot be kept in host memory. `compiles`: the
-    name of the field that compiles the blocks, or None.
+    """Reject a configuration in which the inputs of checkpointed blocks cannot be kept in host memory. `compiles` is
+    the name of the field that compiles the blocks; None if it compiles none.
 
     Raises:
         ValueError: names the fields, their values and the remedy.

@@ -34,5 +34,5 @@ NO_SETTING = Lost("has no setting for it")
 IN_ENVIRONMENT: Mapping[Consumer, Statement] = dict.fromkeys(
     ("script", "accelerate", "training_arguments", "torchtitan", "lightning"), Written("the environment of the ranks")
 )
-"""Export statements for a knob that `rank_environment` turns into environment variables: every export sets or names
-these variables."""
+"""Form in which exports state a knob that sets environment variables of the ranks (`rank_environment`): each exported
+file sets these variables, or names them for the user."""

@@ -11,14 +11,14 @@ from shardtune.api_schemas.strategies.base import StrategySchema
 from shardtune.api_schemas.strategies.fields.common_knobs import CPU_OFFLOAD, DP_REPLICATE, DP_SHARD, GRAD_SYNC
 
 ShardingStrategy = Literal["FULL_SHARD", "SHARD_GRAD_OP", "HYBRID_SHARD", "_HYBRID_SHARD_ZERO2", "NO_SHARD"]
-"""Sharding strategy of FSDP1, by PyTorch's name. `…_OP` and `…_ZERO2` keep gathered parameters from forward to
-backward."""
+"""Sharding strategy of FSDP1, by its name in PyTorch. `SHARD_GRAD_OP` and `_HYBRID_SHARD_ZERO2` keep gathered
+parameters from forward to backward."""
 
 _GATHERS = When(on_gpu=True, above={"dp_shard": 1})
 
 
 class Fsdp1Fields(StrategySchema):
-    """Arguments of FSDP1 and of its mesh."""
+    """Settings of FSDP1, and sizes of the groups over which it replicates and shards."""
 
     kind: Literal["fsdp1"] = "fsdp1"
     sharding_strategy: Annotated[
@@ -50,7 +50,8 @@ class Fsdp1Fields(StrategySchema):
             upstream="`device_mesh`, first axis",
         ),
     ] = Field(default=1, ge=1)
-    """Number of replicate groups; above 1 only with the hybrid strategies and `NO_SHARD`."""
+    """Number of replicas of the sharded model (groups of ranks). Values above 1 are allowed only with the hybrid
+    sharding strategies and `NO_SHARD`."""
     dp_shard: Annotated[
         int,
         replace(
@@ -64,7 +65,7 @@ class Fsdp1Fields(StrategySchema):
             upstream="`device_mesh`, second axis",
         ),
     ] = Field(ge=1)
-    """Number of ranks over which parameters, gradients and optimizer state are sharded."""
+    """Number of ranks over which parameters, gradients and optimizer state are sharded (the size of a shard group)."""
     backward_prefetch: Annotated[
         Literal["BACKWARD_PRE", "BACKWARD_POST"] | None,
         Knob(
@@ -84,8 +85,8 @@ class Fsdp1Fields(StrategySchema):
             upstream="`backward_prefetch`",
         ),
     ] = "BACKWARD_PRE"
-    """Time at which backward gathers the next FSDP unit: before the current unit's gradients are computed, after them,
-    or only when the unit is needed."""
+    """Time at which backward gathers the next FSDP unit: before the gradients of the current unit are computed, after
+    they are computed, or only when the unit is needed."""
     forward_prefetch: Annotated[
         bool,
         Knob(
@@ -103,8 +104,8 @@ class Fsdp1Fields(StrategySchema):
             upstream="`forward_prefetch`",
         ),
     ] = False
-    """Whether to gather the next FSDP unit before the current unit's forward, which helps if the host launches kernels
-    slowly."""
+    """Whether the next FSDP unit is gathered before the forward of the current unit begins. This helps if the host
+    launches kernels slowly."""
     limit_all_gathers: Annotated[
         bool,
         Knob(
@@ -120,8 +121,8 @@ class Fsdp1Fields(StrategySchema):
             },
         ),
     ] = True
-    """Whether the host waits instead of gathering more than two FSDP units ahead. False uses more memory without
-    waiting."""
+    """Whether the host waits before it gathers more than two FSDP units ahead. If False, it does not wait, and more
+    memory is used."""
     use_orig_params: Annotated[
         bool,
         Knob(
@@ -134,7 +135,7 @@ class Fsdp1Fields(StrategySchema):
             values_text="`false`, `true`; compiled only `true`",
         ),
     ] = False
-    """Whether the optimizer uses the model's own parameters instead of one flat parameter per FSDP unit;
+    """Whether the optimizer sees the model's own parameters instead of one flat parameter per FSDP unit.
     `torch.compile` requires it."""
     cpu_offload: Annotated[
         bool,
@@ -145,7 +146,8 @@ class Fsdp1Fields(StrategySchema):
             upstream="`CPUOffload(offload_params=…)`",
         ),
     ] = False
-    """Whether parameter shards, gradients and optimizer state are stored in page-locked host memory; GPUs only."""
+    """Whether parameter shards, gradients and optimizer state are stored in page-locked memory of the host. Only on
+    GPUs."""
     grad_sync: Annotated[
         Literal["every", "last"],
         replace(
@@ -157,5 +159,6 @@ class Fsdp1Fields(StrategySchema):
             when_text="accumulation above 1, world above 1; as below",
         ),
     ] = "every"
-    """Time at which gradients are reduced during accumulation; `last` accumulates under `no_sync`, with unsharded
-    gradients in the compute dtype."""
+    """Time at which gradients are reduced during gradient accumulation: after each micro batch (`every`), or after the
+    last one (`last`). `last` accumulates under `no_sync`, and keeps unsharded gradients in the dtype of the
+    computation."""

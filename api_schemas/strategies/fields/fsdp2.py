@@ -14,7 +14,7 @@ _GATHERS = When(on_gpu=True, above={"dp_shard": 1})
 
 
 class Fsdp2Fields(Fsdp2Axes):
-    """Arguments of `fully_shard` and of the methods of an `FSDPModule`."""
+    """Settings of FSDP2: arguments of `fully_shard`, and calls of methods of an `FSDPModule`."""
 
     reshard_after_forward: Annotated[
         bool | int,
@@ -32,8 +32,8 @@ class Fsdp2Fields(Fsdp2Axes):
             values_text="`true`, `false`, each proper divisor of `dp_shard`",
         ),
     ] = True
-    """Treatment of gathered parameters after forward. True: free them and gather again in backward; False: keep them;
-    an integer: reshard to groups of that many ranks."""
+    """Treatment of gathered parameters after the forward pass of an FSDP unit. If True, they are freed and gathered
+    again in backward; if False, they are kept; an integer reshards them to groups of that many ranks."""
     forward_prefetch: Annotated[
         int,
         Knob(
@@ -53,7 +53,8 @@ class Fsdp2Fields(Fsdp2Axes):
             upstream="`set_modules_to_forward_prefetch`",
         ),
     ] = Field(default=0, ge=0, le=8)
-    """Number of FSDP units gathered ahead in forward, in addition to the one that FSDP2 overlaps by itself."""
+    """Number of FSDP units that are gathered ahead in forward, in addition to the one that FSDP2 gathers ahead by
+    itself."""
     backward_prefetch: Annotated[
         int,
         Knob(
@@ -73,7 +74,7 @@ class Fsdp2Fields(Fsdp2Axes):
             upstream="`set_modules_to_backward_prefetch`",
         ),
     ] = Field(default=1, ge=0, le=8)
-    """Number of FSDP units gathered ahead in backward; 1 is FSDP2's default behaviour."""
+    """Number of FSDP units that are gathered ahead in backward; 1 is what FSDP2 does by default."""
     separate_reduce_scatter_group: Annotated[
         bool,
         Knob(
@@ -93,8 +94,8 @@ class Fsdp2Fields(Fsdp2Axes):
             upstream="`FSDPModule.set_separate_reduce_scatter_group` (experimental)",
         ),
     ] = False
-    """Whether FSDP2 reduces gradients through a process group of its own, so that a reduction and the gather of the next
-    unit run at the same time in backward. A second communicator takes device memory."""
+    """Whether FSDP2 reduces gradients through a process group of its own. A reduction and the gather of the next unit
+    can then run at the same time in backward. The second communicator takes device memory."""
     blocks_per_unit: Annotated[
         int,
         Knob(
@@ -111,8 +112,8 @@ class Fsdp2Fields(Fsdp2Axes):
             upstream="one `fully_shard` call for several modules",
         ),
     ] = Field(default=1, ge=1)
-    """Number of repeated blocks sharded as one FSDP unit. A larger value gives fewer, larger collectives and more
-    memory gathered at once."""
+    """Number of repeated blocks that form one FSDP unit. A larger value gives fewer and larger collectives, and more
+    memory is gathered at once."""
     cpu_offload: Annotated[
         bool,
         replace(
@@ -148,7 +149,8 @@ class Fsdp2Fields(Fsdp2Axes):
             upstream="`CPUOffloadPolicy(pin_memory=…)`",
         ),
     ] = True
-    """Whether offloaded shards are in page-locked memory; no effect without an accelerator."""
+    """Whether offloaded shards are kept in page-locked host memory, which is copied faster. It has no effect without an
+    accelerator."""
     grad_sync: Annotated[
         GradSync,
         replace(
@@ -164,5 +166,7 @@ class Fsdp2Fields(Fsdp2Axes):
             upstream="`FSDPModule.set_requires_gradient_sync`, `.set_requires_all_reduce`",
         ),
     ] = "every"
-    """Time at which gradients are reduced during accumulation. `reduce_scatter` requires `dp_replicate` and `dp_shard`
-    above 1 (`set_requires_all_reduce`); `last` keeps unsharded gradients in memory."""
+    """Time at which gradients are reduced during gradient accumulation. `every`: after each micro batch. `last`: after
+    the last one, which keeps unsharded gradients in memory. `reduce_scatter`: gradients are scattered after each micro
+    batch and all-reduced over the replicas after the last one (`set_requires_all_reduce`); it requires `dp_replicate`
+    and `dp_shard` above 1."""

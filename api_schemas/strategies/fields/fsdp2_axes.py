@@ -15,7 +15,7 @@ _ONE_AXIS = Unexportable("has data-parallel ranks only")
 
 
 class Fsdp2Axes(StrategySchema):
-    """Sizes of the groups of ranks that replicate, shard and split the model."""
+    """Sizes of the groups of ranks over which FSDP2 replicates, shards and splits the model."""
 
     kind: Literal["fsdp2"] = "fsdp2"
     dp_replicate: Annotated[
@@ -34,7 +34,7 @@ class Fsdp2Axes(StrategySchema):
             upstream="`mesh`, axis `dp_replicate`",
         ),
     ] = Field(default=1, ge=1)
-    """Number of replicate groups, across which gradients are all-reduced."""
+    """Number of replicas of the sharded model. Gradients are all-reduced between them."""
     dp_shard: Annotated[
         int,
         replace(
@@ -51,7 +51,7 @@ class Fsdp2Axes(StrategySchema):
             upstream="`mesh`, axis `dp_shard`",
         ),
     ] = Field(ge=1)
-    """Number of ranks over which parameters, gradients and optimizer state are sharded."""
+    """Number of ranks over which parameters, gradients and optimizer state are sharded (the size of a shard group)."""
     tensor_parallel: Annotated[
         int,
         Knob(
@@ -74,9 +74,9 @@ class Fsdp2Axes(StrategySchema):
             upstream="`parallelize_module` over the axis `tp`",
         ),
     ] = Field(default=1, ge=1, le=4096)
-    """Number of adjacent ranks that split heads and widths of each block, positions between blocks, and the vocabulary
-    of output head and loss. A larger value stores less of everything per rank; each block gathers and scatters
-    activations twice in each pass."""
+    """Number of adjacent ranks that split the model (tensor parallelism): heads and widths of each block, positions
+    between blocks, and the vocabulary of output head and loss. With a larger value, each rank stores less of
+    everything. Each block gathers and scatters activations twice in each pass."""
     pipeline_parallel: Annotated[
         int,
         Knob(
@@ -98,8 +98,9 @@ class Fsdp2Axes(StrategySchema):
             upstream="`PipelineStage` over the axis `pp`",
         ),
     ] = Field(default=1, ge=1, le=4096)
-    """Number of pipeline stages, through which the micro batches of a step pass one after the other. A larger value
-    puts fewer blocks on a rank and sends only hidden states, but ranks idle at the begin and end of a step."""
+    """Number of pipeline stages, through which the micro batches of a step pass one after the other. With a larger
+    value, each rank holds fewer blocks, and only hidden states are sent; but ranks are idle at the begin and end of a
+    step."""
     pipeline_schedule: Annotated[
         PipelineSchedule,
         Knob(
@@ -133,9 +134,10 @@ class Fsdp2Axes(StrategySchema):
         ),
     ] = "1f1b"
     """Order in which a pipeline stage runs micro batches. `1f1b`: backward as early as possible, so that few are in
-    memory; `gpipe`: all forward, then all backward; `interleaved_1f1b`: 1F1B with several smaller stages per rank.
-    `interleaved_zero_bubble`, `zbv_zero_bubble` and `dual_pipe_v` compute weight gradients while a rank would wait; the
-    latter two place two stages on each rank, the first and the last stage on the first rank."""
+    memory; `gpipe`: all forward passes, then all backward passes; `interleaved_1f1b`: 1F1B with several smaller stages
+    per rank. `interleaved_zero_bubble`, `zbv_zero_bubble` and `dual_pipe_v` compute the gradients of weights while a
+    rank would otherwise wait. The latter two place two stages on each rank, so that the first rank has the first and
+    the last stage."""
     pipeline_virtual_stages: Annotated[
         int,
         Knob(
@@ -157,7 +159,8 @@ class Fsdp2Axes(StrategySchema):
         ),
     ] = Field(default=1, ge=1, le=1024)
     """Number of pipeline stages on each rank: several with interleaved schedules, 2 with V-shaped ones. A larger value
-    shortens the idle time at the begin and end of a step, keeps more micro batches in memory, and sends more often."""
+    shortens the idle time at the begin and end of a step, keeps more micro batches in memory, and sends activations
+    more often."""
     expert_parallel: Annotated[
         int,
         Knob(
@@ -178,5 +181,6 @@ class Fsdp2Axes(StrategySchema):
             upstream="`fully_shard` of each layer's experts over the other ranks of `dp_shard`",
         ),
     ] = Field(default=1, ge=1, le=4096)
-    """Number of adjacent ranks of `dp_shard` that divide each layer's experts. With a larger value, a rank gathers,
-    reduces and computes fewer experts, and tokens are exchanged with their experts' ranks in each pass."""
+    """Number of adjacent ranks, within `dp_shard`, that divide the experts of each layer among them. With a larger
+    value, a rank gathers, reduces and computes fewer experts. Tokens are sent to the ranks of their experts and back in
+    each pass."""

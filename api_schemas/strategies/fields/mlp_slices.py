@@ -10,11 +10,11 @@ from shardtune.api_schemas.training.float8 import Float8Recipe
 from shardtune.api_schemas.training.models import ModelSpec
 
 NAMED = tuple(2**power for power in range(8))
-"""Numbers of slices among which a user's limits select."""
+"""Numbers of MLP slices among which the user's limits of the search space select."""
 OWN_CODE = "your own code computes the MLPs"
-"""Reason why models of the user's own code cannot have it; the end of a sentence."""
+"""End of an error message: the reason why MLPs cannot be computed in slices in a model of the user's own code."""
 EXPERTS = "its MLPs have experts, which take tokens from all slices"
-"""Reason why mixtures of experts cannot have it; the end of a sentence."""
+"""End of an error message: the reason why MLPs cannot be computed in slices in a mixture of experts."""
 
 MLP_SLICES = Knob(
     help="Slices of the tokens over which each block's MLP is computed: more need less memory, and backward computes each "
@@ -40,8 +40,8 @@ MLP_SLICES = Knob(
 
 
 def check(slices: int, compiles: str | None, tensor: int, stages: int) -> None:
-    """Reject a configuration whose MLPs cannot be computed in slices. `compiles`: the name of the field that compiles the
-    blocks, or None.
+    """Reject a configuration whose MLPs cannot be computed in slices. `compiles` is the name of the field that compiles
+    the blocks; None if it compiles none.
 
     Raises:
         ValueError: names the fields, their values and the remedy.
@@ -71,8 +71,8 @@ def check_training(
     float8: Float8Recipe | None,
     adapter: AdapterSchema | None,
 ) -> None:
-    """Reject MLPs in slices for a model, a numerical format or an adapter that cannot have them, as far as is known before
-    the model is built.
+    """Reject slices for the MLPs of a model, a numerical format or an adapter that does not allow them, as far as is
+    known before the model is built.
 
     Raises:
         ValueError: names the field, its value and the remedy.
@@ -85,8 +85,8 @@ def check_training(
 
 
 def why_not(backend: str, float8: Float8Recipe | None, adapter: AdapterSchema | None) -> str | None:
-    """Reason why a backend cannot compute MLPs in slices with a numerical format or an adapter; None if it can. The reason is
-    the end of a sentence."""
+    """Return the reason why a backend cannot compute MLPs in slices with a numerical format or an adapter, as the end
+    of an error message. None if it can."""
     if float8 is not None:
         return f"float8 ({float8}) would take scales from a slice instead of all tokens"
     if quantization_of(adapter) is not None:
@@ -102,5 +102,6 @@ def why_not(backend: str, float8: Float8Recipe | None, adapter: AdapterSchema | 
 
 
 def rejected(slices: int, why: str) -> ValueError:
-    """Return the error for a training whose MLPs cannot be computed in slices; `why` is the end of a sentence."""
+    """Return the error for a training whose MLPs cannot be computed in slices. `why` is the reason, as the end of the
+    error message."""
     return ValueError(f"mlp_slices ({slices}) is not for this training: {why}; use 1")

@@ -17,12 +17,13 @@ PIN = Knob(
 
 
 class Offload(Schema):
-    """Offload of one kind of training state (parameters or optimizer state) to host memory."""
+    """Settings for offloading one kind of training state (parameters or optimizer state) to host memory."""
 
     device: Literal["cpu"] = "cpu"
-    """Device that the state is offloaded to: always the host. NVMe is omitted, since deepspeed 0.19.8 leaves no tensors
-    to check once they are swapped out."""
+    """Device to which the state is offloaded, which is always the host. NVMe is not offered: deepspeed 0.19.8 leaves no
+    tensors in memory that could be checked once they are on NVMe."""
     pin_memory: bool = True
-    """Whether offloaded state is in page-locked host memory, which makes copies faster."""
+    """Whether offloaded state is kept in page-locked memory of the host, which makes copies faster."""
     ratio: float = Field(default=1.0, gt=0, le=1)
-    """Fraction of the optimizer state to offload (ZeRO stage 3 only; ignored for parameters)."""
+    """Fraction of the optimizer state that is offloaded. Only ZeRO stage 3 uses it, and only for the optimizer state,
+    not for parameters."""

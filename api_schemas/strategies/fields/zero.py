@@ -12,12 +12,12 @@ from shardtune.api_schemas.strategies.fields.offload import PIN, Offload
 
 _BELOW_3, _STAGE_3 = {"stage": (1, 2)}, {"stage": (3,)}
 _SIZE = Knob(help="", accepts_own_values=True, lightest="min", makes_twins=True)
-"""Declaration of a knob that is a number of elements and only divides the same work differently, such as a bucket
-size."""
+"""Declaration of a knob whose value is a number of elements, such as a bucket size. The number only changes how the
+same work is divided."""
 
 
 class ZeroFields(StrategySchema):
-    """Arguments of ZeRO, its offload and its compiler; sizes count elements, not bytes."""
+    """Settings of DeepSpeed ZeRO, its offload and its compiler. Sizes count elements, not bytes."""
 
     kind: Literal["zero"] = "zero"
     stage: Annotated[
@@ -40,8 +40,8 @@ class ZeroFields(StrategySchema):
             when_text="always (buckets are allocated in full, so they cost memory even on one rank)",
         ),
     ] = Field(default=500_000_000, ge=1)
-    """Number of gradient elements reduced per collective. A larger value gives fewer launches and more memory used
-    during backward."""
+    """Number of gradient elements that one collective reduces. A larger value gives fewer launches, and uses more
+    memory during backward."""
     overlap_comm: Annotated[
         bool,
         Knob(
@@ -54,7 +54,7 @@ class ZeroFields(StrategySchema):
             when_text="GPUs, world above 1. On gloo nothing overlaps",
         ),
     ] = True
-    """Whether to reduce gradients while backward is still computing, at the cost of a second bucket."""
+    """Whether gradients are reduced while backward is still computing. This takes the memory of a second bucket."""
     contiguous_gradients: Annotated[
         bool,
         Knob(
@@ -67,7 +67,8 @@ class ZeroFields(StrategySchema):
             when_text="not at stages 1 and 2 with an offloaded optimizer, which force it",
         ),
     ] = True
-    """Whether to copy gradients into one contiguous buffer as they are produced, which avoids fragmentation."""
+    """Whether gradients are copied into one contiguous buffer as they are produced, which avoids that memory
+    fragments."""
     allgather_bucket_size: Annotated[
         int,
         replace(
@@ -82,8 +83,8 @@ class ZeroFields(StrategySchema):
             when_text="stages 1 and 2, world above 1; stage 3 ignores it",
         ),
     ] = Field(default=500_000_000, ge=1)
-    """Number of parameter elements gathered per collective after the optimizer step. Used by stages 1 and 2; ignored by
-    stage 3."""
+    """Number of parameter elements that one collective gathers after the optimizer's step. ZeRO stages 1 and 2 use it;
+    stage 3 ignores it."""
     round_robin_gradients: Annotated[
         bool,
         Knob(
@@ -97,7 +98,8 @@ class ZeroFields(StrategySchema):
             exports={"deepspeed": Key("round_robin_gradients")},
         ),
     ] = False
-    """Whether ranks copy different gradients to the host or partition at the same time; stages 1 and 2."""
+    """Whether ranks take turns in the order of gradients, so that at any moment they copy different ones to the host or
+    to their partition. Only for ZeRO stages 1 and 2."""
     stage3_prefetch_bucket_size: Annotated[
         int,
         replace(
@@ -109,7 +111,7 @@ class ZeroFields(StrategySchema):
             when_text="stage 3, also on CPU ranks: nothing overlaps there, but gathering ahead merges collectives and takes memory",
         ),
     ] = Field(default=50_000_000, ge=0)
-    """Number of parameter elements that stage 3 gathers ahead of use."""
+    """Number of parameter elements that ZeRO stage 3 gathers ahead of their use."""
     stage3_param_persistence_threshold: Annotated[
         int,
         replace(
@@ -120,7 +122,7 @@ class ZeroFields(StrategySchema):
             values_text="0, 10 × hidden, 10⁵ (the default), h²",
         ),
     ] = Field(default=100_000, ge=0)
-    """Number of elements below which a parameter stays gathered instead of being partitioned; stage 3."""
+    """Number of elements below which ZeRO stage 3 does not partition a parameter, but keeps it whole on every rank."""
     stage3_max_live_parameters: Annotated[
         int,
         replace(
@@ -132,7 +134,7 @@ class ZeroFields(StrategySchema):
             when_text="stage 3 with a prefetch bucket: 0.19.8 reads it only to cap prefetching",
         ),
     ] = Field(default=1_000_000_000, ge=0)
-    """Maximum number of parameter elements gathered at the same time; stage 3."""
+    """Maximum number of parameter elements that ZeRO stage 3 keeps gathered at the same time."""
     stage3_max_reuse_distance: Annotated[
         int,
         replace(
@@ -143,8 +145,8 @@ class ZeroFields(StrategySchema):
             values_text="0, 2 blocks, 10⁹ (the default)",
         ),
     ] = Field(default=1_000_000_000, ge=0)
-    """Distance in elements within which a gathered parameter is kept for its next use instead of being released; stage
-    3."""
+    """Number of elements up to which ZeRO stage 3 keeps a gathered parameter for its next use: if fewer elements are
+    used before it is needed again, it is not released."""
     sub_group_size: Annotated[
         int,
         replace(
@@ -155,7 +157,7 @@ class ZeroFields(StrategySchema):
             values_text="a rank's share of 1 and of 4 blocks, 10⁹ (the default)",
         ),
     ] = Field(default=1_000_000_000, ge=1)
-    """Number of elements that the optimizer updates at a time; stage 3."""
+    """Number of elements that the optimizer updates at a time with ZeRO stage 3."""
     zero_hpz_partition_size: Annotated[
         int,
         Knob(
@@ -167,7 +169,8 @@ class ZeroFields(StrategySchema):
             upstream="`zero_hpz_partition_size` (ZeRO++)",
         ),
     ] = Field(default=1, ge=1)
-    """Number of ranks in ZeRO++'s secondary shard group, from which backward gathers parameters; 1 turns it off."""
+    """Number of ranks in the secondary shard group of ZeRO++ (hpZ), within which backward gathers parameters. 1 turns
+    it off."""
     offload_optimizer: Annotated[
         Offload | None,
         Knob(
@@ -226,7 +229,8 @@ class ZeroFields(StrategySchema):
             },
         ),
     ] = None
-    """Offload of parameters to the host; stage 3 only."""
+    """Settings with which parameters are offloaded to the host, only for ZeRO stage 3; null if they are not
+    offloaded."""
     deepcompile: Annotated[
         bool,
         Knob(
@@ -246,5 +250,5 @@ class ZeroFields(StrategySchema):
             upstream="`compile.deepcompile`, and the engine's `compile()`",
         ),
     ] = False
-    """Whether DeepSpeed compiles the whole model, with parameter gathers and gradient reductions in the graph
-    (DeepCompile). GPUs only; DeepSpeed builds the required operator on first use."""
+    """Whether DeepSpeed compiles the whole model (DeepCompile), so that the graph contains gathers of parameters and
+    reductions of gradients. Only on GPUs. DeepSpeed builds the operator that this needs when it is first used."""

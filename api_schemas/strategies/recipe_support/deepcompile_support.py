@@ -10,7 +10,8 @@ _NOT_COMPARED = "nobody has compared it"
 
 
 def obstacle(workload: WorkloadRequest) -> str | None:
-    """Return the setting of the workload with which no trial may use DeepCompile, with its value; None without one."""
+    """Return the setting of the workload that excludes DeepCompile from all trials, with its value. None if there is no
+    such setting."""
     if workload.precision is not None and workload.precision.scales_loss:
         return f"precision ({workload.precision.name!r})"
     if workload.float8 is not None:
@@ -23,7 +24,8 @@ def obstacle(workload: WorkloadRequest) -> str | None:
 
 
 def check_limits(knobs: Mapping[str, object], workload: WorkloadRequest) -> None:
-    """Reject limits of a search that leave only DeepCompile for a workload that it was not compared for.
+    """Reject search limits that leave only DeepCompile, if DeepCompile has not been compared with the other backends
+    for this kind of workload.
 
     Raises:
         ValueError: names the knob, its values and the remedy.
@@ -35,7 +37,7 @@ def check_limits(knobs: Mapping[str, object], workload: WorkloadRequest) -> None
 
 
 def dropped_note(backends: Iterable[str], knobs: Mapping[str, object], workload: WorkloadRequest) -> tuple[str, ...]:
-    """Return the note that a search leaves out DeepCompile, which its limits name; empty if it does not."""
+    """Return a note that the search leaves out DeepCompile although its limits name it; empty if it leaves out nothing."""
     setting = obstacle(workload)
     if setting is None or "zero" not in backends or not any(value is True for value in _values(knobs)):
         return ()

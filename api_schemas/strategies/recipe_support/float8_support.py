@@ -11,9 +11,10 @@ _WHY = {
     "pipeline_parallel": "cuts the model into stages, which nobody has compared in float8",
     "expert_parallel": "divides experts, which are no linear layers",
 }
-"""Reasons why float8 cannot be trained with several ranks on a parallel axis, by the axis's field."""
+"""Reasons why float8 cannot be trained if several ranks form a parallel axis, by the field that sets the size of the
+axis."""
 ZERO_STAGES = (1, 2)
-"""ZeRO stages with which float8 training is the same as with the other backends."""
+"""ZeRO stages in which float8 training gives the same result as with the other backends."""
 
 
 def check(config: TrialConfig, recipe: Float8Recipe | None) -> None:
@@ -43,8 +44,8 @@ _ZERO_3 = "cannot train with workload.float8 ({recipe!r}): it frees weights that
 
 
 def dropped_note(backends: Iterable[str], knobs: Mapping[str, object], recipe: Float8Recipe | None) -> tuple[str, ...]:
-    """Return the note that a search leaves out ZeRO-3 because of float8; empty if the search would not try ZeRO-3
-    anyway."""
+    """Return a note that the search leaves out ZeRO-3, because it cannot train in float8. Empty if the search would not
+    have tried ZeRO-3."""
     stated = knobs.get("stage")
     stages = stated if isinstance(stated, list | tuple) else (3 if stated is None else stated,)
     if recipe is None or "zero" not in backends or 3 not in stages:
@@ -53,7 +54,7 @@ def dropped_note(backends: Iterable[str], knobs: Mapping[str, object], recipe: F
 
 
 def check_axis(name: str, size: int, recipe: Float8Recipe | None) -> None:
-    """Reject a size above 1 of one parallel axis, if the workload trains in float8.
+    """Reject a size above 1 of one parallel axis if the workload trains in float8.
 
     Raises:
         ValueError: names the field, its value and the remedy.
@@ -63,7 +64,7 @@ def check_axis(name: str, size: int, recipe: Float8Recipe | None) -> None:
 
 
 def can_train(config: TrialConfig, recipe: Float8Recipe | None) -> bool:
-    """Whether a configuration's float8 training is the same as with the other backends."""
+    """Whether the configuration's training in float8 gives the same result as with the other backends."""
     try:
         check(config, recipe)
     except ValueError:

@@ -13,7 +13,8 @@ _WHY = {
     "pipeline_parallel": "cuts the model into stages, of which only some may overflow",
     "expert_parallel": "divides experts over meshes of their own, which one loss scale does not cover",
 }
-"""Reasons why float16 cannot be trained with several ranks on a parallel axis, by the axis's field."""
+"""Reasons why float16 cannot be trained if several ranks form a parallel axis, by the field that sets the size of the
+axis."""
 NO_ZERO_OFFLOAD = (
     "DeepSpeed 0.19.8 keeps overflowed gradients on the host below stage 3, so that no later step recovers"
 )
@@ -23,7 +24,7 @@ _OFFLOAD = "was not compared in float16 with other backends on GPUs"
 
 
 def check_workload(workload: WorkloadRequest, model: ModelSpec | None = None) -> None:
-    """Reject a workload in float16 that no backend trains, or whose training was not compared between backends.
+    """Reject a workload in float16 that no backend can train, or for which no test has compared the backends.
 
     Raises:
         ValueError: names the field, its value and the remedy.
@@ -54,7 +55,8 @@ def check_workload(workload: WorkloadRequest, model: ModelSpec | None = None) ->
 
 
 def check(config: TrialConfig, workload: WorkloadRequest, model: ModelSpec | None = None) -> None:
-    """Reject a configuration whose float16 training would differ from that of the other backends, or was not compared.
+    """Reject a configuration that would train float16 differently from the other backends, or that no test has compared
+    with them.
 
     Raises:
         ValueError: names the field, its value and the remedy.
@@ -84,12 +86,12 @@ def check(config: TrialConfig, workload: WorkloadRequest, model: ModelSpec | Non
 
 
 def offloads_optimizer(stage: int, precision: Precision) -> bool:
-    """Whether float16 allows ZeRO of this stage to keep its optimizer on the host."""
+    """Whether ZeRO of this stage can keep its optimizer on the host if the workload trains in float16."""
     return stage == 3 or not precision.scales_loss
 
 
 def check_axis(name: str, size: int, precision: Precision) -> None:
-    """Reject a size above 1 of one parallel axis, if the workload trains in float16.
+    """Reject a size above 1 of one parallel axis if the workload trains in float16.
 
     Raises:
         ValueError: names the field, its value and the remedy.
@@ -108,7 +110,7 @@ def can_train(config: TrialConfig, workload: WorkloadRequest) -> bool:
 
 
 def check_limits(knobs: Mapping[str, object], precision: Precision) -> None:
-    """Reject limits of a search that allow only offloaded shards, if the precision is float16.
+    """Reject search limits that allow only shards offloaded to the host, if the precision is float16.
 
     Raises:
         ValueError: names the knob, its values and the remedy.

@@ -8,7 +8,7 @@ from shardtune.api_schemas.training.adapters import AdapterSchema, Lora, quantiz
 from shardtune.api_schemas.training.search_space import Backend
 
 ZERO_STAGES = (1, 2)
-"""ZeRO stages that train an adapter on quantised weights with the same result as a single process."""
+"""ZeRO stages that train an adapter on quantised weights and give the same result as training in a single process."""
 _QUANTISED: Mapping[str, str] = {
     "fsdp1": "flattens a unit's parameters into one tensor of one dtype, and its compute dtype would replace the packed bits"
 }
@@ -21,7 +21,7 @@ _MAGNITUDES: Mapping[str, str] = {
 _ZERO_3 = "gathers weights in the dtype of the computation, and nobody has shown that packed bits survive it"
 _CONTEXT = "gives each rank a part of every sample, which nobody has compared beside quantised weights"
 _UNCOMPILED = ("fsdp2",)
-"""Backends with which `torch.compile` breaks the graph of a block at each quantised layer."""
+"""Backends with which `torch.compile` breaks the graph of a block at each layer whose weights are quantised."""
 _BREAKS = (
     "FSDP2 gathers plain parameters, which bitsandbytes' layers pack anew in each forward: the graph breaks at each linear "
     "layer, so that compilation saves nothing"
@@ -30,7 +30,7 @@ _ABLE = "ddp, fsdp2 or zero"
 
 
 def check(config: TrialConfig, adapter: AdapterSchema | None) -> None:
-    """Reject a configuration that cannot train the adapter with the same result as a single process.
+    """Reject a configuration that would train the adapter with another result than a single process.
 
     Raises:
         ValueError: names the field, its value and the remedy.
@@ -55,8 +55,8 @@ def check(config: TrialConfig, adapter: AdapterSchema | None) -> None:
 
 
 def check_axis(name: str, size: int, adapter: AdapterSchema | None) -> None:
-    """Reject several ranks that share samples (context parallelism) with quantised weights; `adapter_support` rejects
-    the other axes.
+    """Reject context parallelism, in which several ranks share each sample, together with quantised weights. Other
+    parallel axes are rejected by `adapter_support`.
 
     Raises:
         ValueError: names the field, its value and the remedy.
@@ -66,22 +66,23 @@ def check_axis(name: str, size: int, adapter: AdapterSchema | None) -> None:
 
 
 def can_compile(backend: str, adapter: AdapterSchema | None) -> bool:
-    """Whether `torch.compile` compiles a backend's blocks without graph breaks, given the adapter's base weights."""
+    """Whether `torch.compile` compiles the blocks of a backend without graph breaks, given the weights to which the
+    adapter is added."""
     return quantization_of(adapter) is None or backend not in _UNCOMPILED
 
 
 def can_deepcompile(adapter: AdapterSchema | None) -> bool:
-    """Whether DeepCompile trains the adapter as the other backends do."""
+    """Whether DeepCompile trains the adapter with the same result as the other backends."""
     return not _unable_backends(adapter)
 
 
 def why_not_compiled(backend: str) -> str:
-    """Return the reason why a backend's blocks are not compiled with quantised weights."""
+    """Return the reason why a backend does not compile its blocks if their weights are quantised."""
     return f"beside quantised weights {backend} is not compiled: {_BREAKS}"
 
 
 def can_train(config: TrialConfig, adapter: AdapterSchema | None) -> bool:
-    """Whether a configuration trains the adapter with the same result as a single process."""
+    """Whether a configuration trains the adapter with the same result as training in a single process."""
     try:
         check(config, adapter)
     except ValueError:
@@ -106,8 +107,8 @@ def trainable_backends(backends: Iterable[Backend], adapter: AdapterSchema | Non
 def dropped_notes(
     backends: Iterable[Backend], knobs: Mapping[str, object], adapter: AdapterSchema | None, *, compiles: bool = False
 ) -> tuple[str, ...]:
-    """Return notes on the backends, ZeRO stages and compiled blocks of a search that are left out for the adapter.
-    `compiles`: whether the search tries `torch.compile`."""
+    """Return notes for the user on the backends, ZeRO stages and compiled blocks that a search leaves out because they
+    cannot train the adapter. `compiles` says whether the search tries `torch.compile`."""
     named, beside = tuple(backends), _beside(adapter)
     notes = [
         f"space.backends ({kind}) {beside}: it {why}; it is not searched"
@@ -130,7 +131,8 @@ def dropped_notes(
 
 
 def _unable_backends(adapter: AdapterSchema | None) -> Mapping[str, str]:
-    """Return the reasons why backends cannot train the adapter, by backend; backends that can are left out."""
+    """Return the reason why a backend cannot train the adapter, by the backend's name. Backends that can train it are
+    left out."""
     if _has_magnitudes(adapter):
         return _MAGNITUDES
     return {} if quantization_of(adapter) is None else _QUANTISED

@@ -36,17 +36,19 @@ ADMITTED = frozenset(
         "starcoder2",
     }
 )
-"""Values of `model_type` for which `tests/rank/test_packed_leaks.py` shows, with each attention that they have, that
-packed samples do not attend to each other."""
+"""Values of `model_type` of models in which packed samples do not attend to each other.
+`tests/rank/test_packed_leaks.py` proves it for each kind of attention of these models."""
 LEAKING = frozenset({"bloom", "falcon", "gpt_oss", "opt"})
-"""Values of `model_type` whose attention lets samples of a row see each other (transformers 5.23): the attention mask
-ignores that positions start anew with each sample."""
+"""Values of `model_type` of models in which packed samples of a row see each other (transformers 5.23): the attention
+mask ignores that positions start anew with each sample."""
 CARRYING = frozenset({"mamba", "qwen3_next"})
-"""Values of `model_type` whose layers carry a state from token to token, and so from one sample of a row to the next."""
+"""Values of `model_type` of models whose layers carry a state from token to token, and so also from one packed sample
+of a row to the next."""
 
 
 def check(data: SampleLengths | None, model: ModelSpec) -> None:
-    """Reject packed samples in an architecture whose samples would affect each other, or for which that was not tested.
+    """Reject packed samples for an architecture in which samples of one row would affect each other, or in which that
+    has not been tested.
 
     Raises:
         ValueError: names the field, its value and the remedy.

@@ -8,12 +8,12 @@ from shardtune.api_schemas.training.sample_lengths import SampleLengths
 Row = tuple[int, ...]
 """Lengths of the samples in one packed row, the longest first."""
 _MOST_TRIES = 8
-"""Maximum number of attempts to find the number of samples that just fills the packed rows."""
+"""Maximum number of attempts to find how many samples just fill the packed rows."""
 
 
 def pack(lengths: Sequence[int], row_length: int) -> list[Row]:
-    """Pack samples by best-fit decreasing, as TRL's `bfd`: from the longest on, each sample goes into the row with the
-    least free space that is enough for it, or else into a new row."""
+    """Pack samples into rows by best-fit decreasing, as TRL's `bfd` does: from the longest sample on, each goes into
+    the row whose free space is the smallest that is enough, or into a new row."""
     rows: list[list[int]] = []
     # Rows by the space that they have left, and these spaces in ascending order.
     by_space: dict[int, list[int]] = {}
@@ -39,7 +39,8 @@ def pack(lengths: Sequence[int], row_length: int) -> list[Row]:
 
 
 def fill_rows(data: SampleLengths, count: int, row_length: int) -> list[Row]:
-    """Pack samples with the data's lengths into `count` rows, with as many samples as fill them."""
+    """Pack samples into `count` rows. Their lengths are distributed as in the data, and there are as many samples as
+    fill the rows."""
     # Enough for rows without any space left, so never too few.
     samples = max(
         count, -(-count * row_length * data.samples // sum(length * number for length, number in data.lengths)) + 1
@@ -58,8 +59,8 @@ def fill_rows(data: SampleLengths, count: int, row_length: int) -> list[Row]:
 
 
 def strata(data: SampleLengths, count: int) -> list[int]:
-    """Mean length of each of `count` equal parts of the samples in ascending order, so that the mean of the parts is
-    that of the data."""
+    """Return `count` sample lengths that stand for the data. The samples, ordered by length, are cut into `count` equal
+    parts, and each part gives its mean length, so that the mean over the parts is that of the data."""
     bins, samples = iter(data.lengths), data.samples
     length, left = next(bins)
     # Whole numbers alone: a part has `samples` units of 1 / count of a sample.

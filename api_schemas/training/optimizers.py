@@ -208,7 +208,7 @@ class Muon(OptimizerSchema):
         return cls(lr=adamw.lr, weight_decay=adamw.weight_decay, adamw=adamw)
 
     def to_adamw(self) -> AdamW:
-        """Return the AdamW that updates those parameters that are no matrices of blocks."""
+        """Return the AdamW that updates all parameters except the weight matrices of the transformer blocks."""
         return self.adamw
 
 

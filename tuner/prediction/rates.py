@@ -150,8 +150,8 @@ def _power_fraction(name: str) -> float:
 
 
 def network_of(gpu: GpuModel, gpus_per_node: int) -> Network:
-    """Links of a typical machine with a GPU of this generation, unless the GPU has other bandwidths
-    (`catalogue.on_cluster`)."""
+    """Return the bandwidths between GPUs, between nodes and to host memory that a GPU's entry in the catalogue has: those
+    of a typical machine, or those that a cluster itself states (`catalogue.on_cluster`)."""
     return Network(
         intra=gpu.peer_bytes_per_s * _LINK,
         inter=gpu.network_bytes_per_s * _WIRE,

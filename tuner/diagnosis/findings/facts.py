@@ -67,12 +67,12 @@ class Facts:
 
     @cached_property
     def gradients(self) -> Exchange:
-        """Totals over the collectives that reduce gradients."""
+        """Total calls, bytes and seconds of the collectives that reduce gradients."""
         return self._exchange("gradients", REDUCTIONS)
 
     @cached_property
     def parameters(self) -> Exchange:
-        """Totals over the all-gathers of parameters."""
+        """Total calls, bytes and seconds of the all-gathers that collect parameters."""
         return self._exchange("parameters", ("all_gather",))
 
     def call_s(self, exchange: Exchange) -> float | None:

@@ -57,7 +57,7 @@ def duration(seconds: float) -> str:
 
 def rate(value: float | None) -> str:
     """Format a speed in tokens per second per GPU; empty if the speed is unknown."""
-    return "" if value is None else f"{value:,.0f}"
+    return "" if value is None else formatting.rate(value)
 
 
 def memory(value: float | None) -> str:

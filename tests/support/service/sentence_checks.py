@@ -9,6 +9,7 @@ from statistics import median
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from shardtune.api_schemas.formatting import rate
 from shardtune.api_schemas.studies.study_result import StudyResult
 from shardtune.api_schemas.trials.measurements import Measurement
 from shardtune.api_schemas.trials.trial import RunPurpose, TrialState
@@ -212,7 +213,7 @@ def _against_default(rows: Rows, found: re.Match[str]) -> bool:
     speeds = [median(run.tokens_per_s_per_gpu for run in side) for side in runs]
     disturbed = any(run.disturbed for side in runs for run in side)
     is_ratio = math.isclose(float(found["ratio"]), speeds[0] / speeds[1], abs_tol=0.006)
-    return is_ratio and found["speed"] == f"{speeds[1]:,.0f}" and (found["disturbed"] is not None) == disturbed
+    return is_ratio and found["speed"] == rate(speeds[1]) and (found["disturbed"] is not None) == disturbed
 
 
 def _default_note(rows: Rows, found: re.Match[str]) -> bool:
@@ -275,16 +276,16 @@ def _medians(rows: Rows, found: re.Match[str]) -> bool:
     return all(_is_median(rows, numbers[part[1]], part) for part in re.finditer(_MEDIAN, found["sides"]))
 
 
-_MEDIAN = r"(best|baseline|candidate) (?P<speed>[\d,]+) tokens/s/GPU in (?P<runs>\d+) runs?( \((?P<low>\S+) to (?P<high>\S+)\))?"
+_MEDIAN = r"(best|baseline|candidate) (?P<speed>[\d,.]+) tokens/s/GPU in (?P<runs>\d+) runs?( \((?P<low>\S+) to (?P<high>\S+)\))?"
 
 
 def _is_median(rows: Rows, trial: int, part: re.Match[str]) -> bool:
     runs = [run.measurement for run in rows.validation(trial)] or [rows.search(trial)]
     speeds = [run.tokens_per_s_per_gpu for run in runs]
     ends = (min(speeds), max(speeds)) if len(speeds) > 1 else (None, None)
-    shown = [None if end is None else f"{end:,.0f}" for end in ends]
+    shown = [None if end is None else rate(end) for end in ends]
     return (part["speed"], int(part["runs"]), [part["low"], part["high"]]) == (
-        f"{median(speeds):,.0f}",
+        rate(median(speeds)),
         len(runs),
         shown,
     )
@@ -313,7 +314,7 @@ _CHECKS: dict[str, Callable[[Rows, re.Match[str]], bool]] = {
     r"the machine was too busy to answer: other programs disturbed (?P<disturbed>\d+) of (?P<count>\d+) "
     r"(?P<kind>runs of the final comparison|search runs).*; an answer takes (?P<missing>\d+ more runs?|.* \(\d+ runs\)) on a "
     r"quiet machine": _too_busy,
-    r"in the (middle pair|two middle pairs, on average): (?P<one>[\d,]+) against the baseline's (?P<other>[\d,]+) tokens/s/GPU, "
+    r"in the (middle pair|two middle pairs, on average): (?P<one>[\d,.]+) against the baseline's (?P<other>[\d,.]+) tokens/s/GPU, "
     r"which is (?P<ratio>[\d.]+)×": _middle_pair,
     r"medians of all runs(, which need not divide to the gain of the pairs)?: (?P<sides>.*)": _medians,
     r"(?P<count>\d+) more pairs? (was|were) left out, .*": _left_out,
@@ -330,7 +331,7 @@ _CHECKS: dict[str, Callable[[Rows, re.Match[str]], bool]] = {
     r"losses, gradient norms and weights agree with those of (?P<others>.*)": _agreement,
     r"only one configuration was measured, so no other confirms its losses": _only_one,
     r"no trial of another backend was measured in full, so none confirms its losses": _only_backend,
-    r"(?P<ratio>[\d.]+)x the speed of (?P<name>.*) \((?P<speed>[\d,]+) tokens/s/GPU "
+    r"(?P<ratio>[\d.]+)x the speed of (?P<name>.*) \((?P<speed>[\d,.]+) tokens/s/GPU "
     r"(?P<kind>by search runs|in \d+ validation runs?)(?P<disturbed>, at least one of them disturbed)?; .*\)": _against_default,
     r"baseline: .*, the fastest documented default \((?P<how>.*)\)": _default_note,
     r"trial (?P<trial>\d+) reached at most (?P<percent>\d+%) of the baseline's speed in (?P<count>\d+) pairs? .*": _far_behind,

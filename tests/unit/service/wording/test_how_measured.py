@@ -9,6 +9,8 @@ from shardtune.api_schemas.machines.conditions import ProgramLoad
 from shardtune.api_schemas.strategies import DdpConfig, TrialConfig, ZeroConfig
 from shardtune.api_schemas.studies.study_result import FinalComparison, Speedup, StudyResult, Verdict
 from shardtune.api_schemas.studies.verdicts import BusyMachine, OpenVerdict
+from shardtune.service.pages import figures
+from shardtune.service.wording import study_words
 from shardtune.service.wording.answers.disturbances import busy_cause
 from shardtune.service.wording.answers.how_measured import middle_pair, speed_reasons
 from shardtune.service.wording.answers.trust_line import part_of
@@ -57,6 +59,20 @@ def test_an_even_number_of_pairs_has_two_in_the_middle_that_divide_to_the_gain_t
     pair = middle_pair(four, runs_of(*BLOCKS[:4]))
     assert pair is not None and pair.ratio == pytest.approx(gain)
     assert speed_reasons(four, runs_of(*BLOCKS[:4]))[0].text.startswith("in the two middle pairs, on average: ")
+
+
+def test_speeds_of_a_few_tokens_keep_the_digits_that_divide_to_the_gain() -> None:
+    slow = tuple((faster / 1000, slower / 1000) for faster, slower in BLOCKS)
+    line = speed_reasons(result(RATIOS), runs_of(*slow))[0].text
+    assert line == "in the middle pair: 2.20 against the baseline's 1.05 tokens/s/GPU, which is 2.09×"
+
+
+@pytest.mark.parametrize(
+    ("speed", "text"),
+    [(3310.4, "3,310"), (99.94, "99.9"), (48, "48.0"), (4.25, "4.25"), (0.02314, "0.0231"), (0, "0")],
+)
+def test_a_speed_has_the_digits_that_tell_it_from_others_on_the_terminal_and_the_page(speed: float, text: str) -> None:
+    assert (study_words.rate(speed), figures.rate(speed)) == (text, text)
 
 
 def test_no_pair_is_named_whose_runs_are_not_at_hand() -> None:

@@ -201,9 +201,7 @@ def count_disturbed(disturbed: int, search_runs: int) -> str:
     """Format a count of disturbed search runs: `3 of 12 search runs were disturbed`; empty for 0."""
     if not disturbed:
         return ""
-    return (
-        f"{disturbed} of {search_runs} search runs {'was' if disturbed == 1 else 'were'} disturbed by other processes"
-    )
+    return f"{disturbed} of {counted(search_runs, 'search run')} {'was' if disturbed == 1 else 'were'} disturbed by other processes"
 
 
 def search_run_disturbance(trial: Trial) -> str | None:

@@ -153,10 +153,16 @@ def _evenly_disturbed(rows: Rows, found: re.Match[str]) -> bool:
 
 
 def _also_run(rows: Rows, found: re.Match[str]) -> bool:
-    named = set(map(int, found["numbers"].split(", ")))
+    named = {kind: set(map(int, numbers.split(", "))) for numbers, kind in re.findall(_ALSO, found["groups"])}
     repeated = {rows.number(run) for run in rows.validation()}
     is_paired = found["paired"] is None or (int(found["paired"]) == rows.paired and bool(rows.pairs()))
-    return named == repeated - {rows.paired, rows.baseline} and is_paired
+    others, candidates = repeated - {rows.paired, rows.baseline}, set(rows.result.final_comparison.candidates)
+    of_kinds = (named.get("candidate", set()), named.get("documented default", set()))
+    is_default = all(rows.trials[number].origin == "default" for number in of_kinds[1])
+    return of_kinds == (others & candidates, others - candidates) and is_default and is_paired
+
+
+_ALSO = r"trials? ([\d, ]+) \((?:a )?(candidate|documented default)s?\)"
 
 
 def _count_although(rows: Rows, found: re.Match[str]) -> bool:
@@ -253,11 +259,8 @@ def _failed_resume(rows: Rows, found: re.Match[str]) -> bool:
 
 
 def _run_again(rows: Rows, found: re.Match[str]) -> bool:
-    comparison = rows.result.final_comparison
-    repeated = {rows.number(run) for run in rows.validation()}
-    count = sum(run.purpose == RunPurpose.VALIDATION for run in rows.runs)
-    is_repeated = {*comparison.candidates, rows.baseline} <= repeated and rows.baseline not in comparison.candidates
-    return is_repeated and (int(found["candidates"]), int(found["runs"])) == (len(comparison.candidates), count)
+    count, is_first = sum(run.purpose == RunPurpose.VALIDATION for run in rows.runs), found["several"] is None
+    return (int(found["runs"]), is_first) == (count, rows.result.final_comparison.number == 0)
 
 
 def _middle_pair(rows: Rows, found: re.Match[str]) -> bool:
@@ -322,12 +325,12 @@ _CHECKS: dict[str, Callable[[Rows, re.Match[str]], bool]] = {
     r"undecided: no pair of candidate and baseline was completed": lambda rows, _: not rows.pairs(),
     r"undecided: the candidate won (?P<won>\d+) of (?P<count>\d+) pairs"
     r"(, and other processes disturbed (?P<disturbed>\d+) of their (?P<of>\d+) runs)?; .*": _undecided,
-    r"also run again: trials? (?P<numbers>[\d, ]+)(; trial (?P<paired>\d+) went into the pairs)?": _also_run,
-    r"(?P<disturbed>\d+) of the (?P<count>\d+) validation runs of trial (?P<trial>\d+) (?:count although|were) disturbed "
+    r"also run again: (?P<groups>trials? .*?\))(; trial (?P<paired>\d+) went into the pairs)?": _also_run,
+    r"(?P<disturbed>\d+) of the (?P<count>\d+) validation runs? of (?:the baseline, )?trial (?P<trial>\d+),? (?:counts? although|was|were) disturbed "
     r"\(the last: (?P<last>.*)\)": _count_although,
     r"how much faster it is stays uncertain: (?P<low>[\d.]+)× to (?P<high>[\d.]+)× \(95 % interval of (?P<pairs>\d+) pairs\)": _wide,
-    r"(?P<disturbed>\d+) of (?P<count>\d+) search runs (was|were) disturbed by other processes.*": _searches,
-    r"a short search: (?P<count>\d+) configurations were measured in full.*": _short,
+    r"(?P<disturbed>\d+) of (?P<count>\d+) search runs? (was|were) disturbed by other processes.*": _searches,
+    r"a short search: (?P<count>\d+) configurations? (?:was|were) measured in full.*": _short,
     r"losses, gradient norms and weights agree with those of (?P<others>.*)": _agreement,
     r"only one configuration was measured, so no other confirms its losses": _only_one,
     r"no trial of another backend was measured in full, so none confirms its losses": _only_backend,
@@ -338,7 +341,7 @@ _CHECKS: dict[str, Callable[[Rows, re.Match[str]], bool]] = {
     r"too few pairs for an interval: (?P<count>\d+) of at least 7(; (?P<lost>\d+) blocks? did not count.*)?": _too_few,
     r"checkpoint resume: (.*)": _resume,
     r"trial (?P<trial>\d+) was to be recommended and failed its resume check: .*": _failed_resume,
-    r"(?P<candidates>\d+) candidates? and the baseline were run again: (?P<runs>\d+) validation runs, .*": _run_again,
+    r"all configurations run again took (?P<runs>\d+) validation runs?(?P<several> in all final comparisons of the study)?, failed ones .*": _run_again,
     r"no documented default is feasible; the baseline is trial (?P<trial>\d+), the first feasible one": _first_feasible,
     r"the given baseline was replaced: (?P<why>.*)": _replaced,
     r"no other configuration is feasible: there is nothing to compare": _nothing_else,

@@ -12,7 +12,6 @@ from shardtune.api_schemas.studies.study_request import StudySpec
 from shardtune.api_schemas.training.workload import Workload
 from shardtune.api_schemas.trials.failures import FailureKind
 from shardtune.api_schemas.trials.trial import Rejection, TrialState
-from shardtune.service.wording.backend_words import backend_name
 from shardtune.tuner.history import Observation
 from shardtune.tuner.verdict import parity
 from shardtune.tuner.verdict.parity import ParityGroups, Tolerance
@@ -69,7 +68,7 @@ def final_parity_groups(history: Sequence[Observation], rejected: Sequence[Rejec
     if not requested <= measured | _tried_without_success(history, rejected):
         return FinalParity(parity_groups)
     measured_backend = next(iter(measured))
-    note = f"only configurations of {backend_name(measured_backend)} are feasible, so no other backend could confirm what they train"
+    note = f"only configurations of backend {measured_backend} are feasible, so no other backend could confirm what they train"
     return FinalParity(parity.group_by_parity(history, workload.precision, True, *stated), (note,))
 
 

@@ -345,4 +345,7 @@ _CHECKS: dict[str, Callable[[Rows, re.Match[str]], bool]] = {
     r"no documented default is feasible; the baseline is trial (?P<trial>\d+), the first feasible one": _first_feasible,
     r"the given baseline was replaced: (?P<why>.*)": _replaced,
     r"no other configuration is feasible: there is nothing to compare": _nothing_else,
+    r"only configurations of backend (?P<backend>\w+) are feasible, so no other backend .*": lambda rows, found: (
+        {row.config.backend for row in rows.trials.values() if row.state is _COMPLETE} == {found["backend"]}
+    ),
 }

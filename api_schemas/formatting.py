@@ -16,6 +16,14 @@ def listed(names: Sequence[str], conjunction: str = "and") -> str:
     return f" {conjunction} ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
 
 
+def rate(tokens_per_s: float) -> str:
+    """Format a speed in tokens per second with at least three significant digits: `0.0231`, `4.25`, `48.0`, `3,310`."""
+    if 0 < tokens_per_s < 1:
+        return f"{tokens_per_s:.3g}"
+    digits = 2 if tokens_per_s < 10 else 1 if tokens_per_s < 100 else 0
+    return f"{tokens_per_s:,.{digits}f}" if tokens_per_s else "0"
+
+
 def memory(gib: float) -> str:
     """Format an amount of memory in GiB with a suitable unit and significant digits: `4.05 MiB`, `29.7 MiB`, `0.35
     GiB`, `79.2 GiB`."""

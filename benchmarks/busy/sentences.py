@@ -152,11 +152,11 @@ def _resumed(evidence: Evidence, _match: Match) -> bool:
 
 
 CHECKS: tuple[tuple[str, Callable[[Evidence, Match], bool]], ...] = (
-    (r"^(?:also run again|run again, too): trials? ([\d, ]+)", _were_repeated),
+    (r"^(?:also run again|run again, too): trials? ([^;]+)", _were_repeated),
     (r"trials? ([\d, ]+); trial (\d+) was the fastest", _was_fastest),
     (r"; trial (\d+) went into the pairs", _was_paired),
     (
-        r"(\d+) of the (\d+) (?:validation|fresh) runs of trial (\d+) (?:count although|were) disturbed",
+        r"(\d+) of the (\d+) (?:validation|fresh) runs? of (?:the baseline, )?trial (\d+),? (?:counts? although|was|were) disturbed",
         _count_disturbed,
     ),
     (r"^(\d+) (?:paired runs? after|pairs of fresh runs)(?:.*: from ([\d.]+)× to ([\d.]+)×)?", _count_pairs),
@@ -167,10 +167,13 @@ CHECKS: tuple[tuple[str, Callable[[Evidence, Match], bool]], ...] = (
     ),
     (r"disturbed (\d+) of (?:the )?(\d+) (paired runs|search|runs of the final|runs in these)", _too_busy),
     (r"^(\d+) more pairs? (?:was|were) left out", _left_out),
-    (r"^(\d+) of (\d+) search runs (?:was|were) disturbed", _disturbed_searches),
+    (r"^(\d+) of (\d+) search runs? (?:was|were) disturbed", _disturbed_searches),
     (r"no pair of candidate and baseline was completed", _has_no_pair),
     (r"no pair was undisturbed", _has_no_undisturbed_pair),
-    (r"^a short search: (\d+) configurations were measured(?:.*?, all of them with micro batch (\d+))?", _short_search),
+    (
+        r"^a short search: (\d+) configurations? (?:was|were) measured(?:.*?, all of them with micro batch (\d+))?",
+        _short_search,
+    ),
     (r"agree with those of (.+)$", _agreement),
     (r"^only one configuration was measured", _is_alone),
     (

@@ -11,6 +11,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from shardtune.api_schemas import formatting
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.studies.exports import Export
 from shardtune.api_schemas.trials.leases import TrialTask
@@ -105,7 +106,7 @@ def _measure_lossy(export: Export, out: Path, options: LossyOptions) -> dict[str
         # The order alternates, so that a machine that slows down during a pair favours neither.
         for config in order if pair % 2 == 0 else order[::-1]:
             speeds[config] = _run_trial(task, config, options).tokens_per_s_per_gpu
-            sys.stderr.write(f"{config.describe()}: {speeds[config]:,.0f} tokens/s/GPU\n")
+            sys.stderr.write(f"{config.describe()}: {formatting.rate(speeds[config])} tokens/s/GPU\n")
         ratios.append(speeds[export.lossy_config] / speeds[task.config])
     shown = ", ".join(f"{ratio:.2f}" for ratio in sorted(ratios))
     says = (

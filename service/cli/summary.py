@@ -174,10 +174,10 @@ def _describe(contender: Contender, *figures: str, note: str = "") -> str:
 
 
 def _final_comparison(final_comparison: FinalComparison) -> str:
-    count = len(final_comparison.candidates)
-    named = counted(count, "candidate")
-    cost = f"{final_comparison.runs} validation runs, {final_comparison.gpu_seconds:,.0f} GPU-seconds"
-    return f"{named} and the baseline were run again: {cost}" if count else cost
+    runs = counted(final_comparison.runs, "validation run")
+    # The costs are those of all final comparisons of the study: an extension compares again.
+    again = "" if final_comparison.number == 0 else " in all final comparisons of the study"
+    return f"all configurations run again took {runs}{again}, failed ones included: {final_comparison.gpu_seconds:,.0f} GPU-seconds"
 
 
 def _trial_counts_text(study: Study) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from shardtune.api_schemas.formatting import rate
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.recommendations.best import ConfidenceLevel
 from shardtune.api_schemas.strategies import TrialConfig
@@ -107,7 +108,7 @@ class Recommender:
         speed = first.speed.tokens_per_s_per_gpu
         reason = (
             f"predicted for {name}, not measured: {first.description}, {first.memory.total_gib:.1f} of "
-            f"{first.memory.capacity_gib:.1f} GiB, {speed:,.0f} tokens/s per GPU; `shardtune tune` measures it"
+            f"{first.memory.capacity_gib:.1f} GiB, {rate(speed)} tokens/s per GPU; `shardtune tune` measures it"
         )
         return [JobRecommendation(catalogue.parse_cluster(name), first.config, speed, reason)]
 

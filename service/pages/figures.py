@@ -12,9 +12,7 @@ _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
 
 def rate(value: float | None) -> str:
     """Format tokens per second per GPU."""
-    if value is None:
-        return "–"
-    return f"{value:,.1f}" if 0 < value < 100 else f"{value:,.0f}"
+    return "–" if value is None else formatting.rate(value)
 
 
 def memory(value: float | None) -> str:

@@ -70,7 +70,7 @@ def final_parity_groups(history: Sequence[Observation], rejected: Sequence[Rejec
     if not requested <= measured | _tried_without_success(history, rejected):
         return FinalParity(parity_groups)
     measured_backend = next(iter(measured))
-    note = f"only {measured_backend} configurations are feasible, so no other backend could confirm what they train"
+    note = f"only configurations of backend {measured_backend} are feasible, so no other backend could confirm what they train"
     return FinalParity(parity.group_by_parity(history, workload.precision, True, *stated), (note,))
 
 

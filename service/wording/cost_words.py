@@ -12,7 +12,7 @@ def cost_rows(cost: StudyCost, *, on_cpu: bool) -> list[tuple[str, str]]:
     unknown = "not known: step times of this model or hardware cannot be predicted"
     hours = "rank-hours" if on_cpu else "GPU-hours"
     return [
-        ("trials", f"{_numbers(cost.trials)}, then {_numbers(cost.validation_runs)} validation runs"),
+        ("trials", f"{_numbers(cost.trials)}, then {_validation_runs(cost.validation_runs)}"),
         *([("recipes", f"{_numbers(cost.recipe_runs)} runs beside the answer")] if cost.recipe_runs.high else []),
         ("time", unknown if cost.minutes is None else _times(cost.minutes)),
         (hours, unknown if cost.gpu_hours is None else _hours(cost.gpu_hours)),
@@ -24,6 +24,12 @@ def cost_rows(cost: StudyCost, *, on_cpu: bool) -> list[tuple[str, str]]:
 
 def _numbers(count: Range) -> str:
     return f"{count.low:.0f}" if count.low == count.high else f"{count.low:.0f} to {count.high:.0f}"
+
+
+def _validation_runs(runs: Range) -> str:
+    # The limit that a running study shows follows from all candidates of its search, which are rarely equally fast.
+    noun = "validation run" if runs.low == runs.high == 1 else "validation runs"
+    return f"usually {_numbers(runs)} {noun}; more if many configurations are about as fast"
 
 
 def _times(minutes: Range) -> str:

@@ -57,7 +57,7 @@ def duration(seconds: float) -> str:
 
 def rate(value: float | None) -> str:
     """Format a speed in tokens per second per GPU; empty if the speed is unknown."""
-    return "" if value is None else f"{value:,.0f}"
+    return "" if value is None else formatting.rate(value)
 
 
 def memory(value: float | None) -> str:
@@ -198,9 +198,7 @@ def count_disturbed(disturbed: int, search_runs: int) -> str:
     """Format a number of disturbed search runs: `3 of 12 search runs were disturbed`; empty if the number is 0."""
     if not disturbed:
         return ""
-    return (
-        f"{disturbed} of {search_runs} search runs {'was' if disturbed == 1 else 'were'} disturbed by other processes"
-    )
+    return f"{disturbed} of {counted(search_runs, 'search run')} {'was' if disturbed == 1 else 'were'} disturbed by other processes"
 
 
 def search_run_disturbance(trial: Trial) -> str | None:

@@ -168,9 +168,21 @@ def _other_candidates(result: StudyResult, stored: ResultRuns) -> list[Trust]:
     others = stored.repeated_besides(paired.trial_number, result.baseline.trial_number)
     if not others or result.final_comparison is None:
         return []
-    named = f"trial{'s' if len(others) > 1 else ''} {', '.join(map(str, others))}"
+    # Without a user's baseline, documented defaults ran against each other: the fastest became the baseline.
+    candidates = [number for number in others if number in result.final_comparison.candidates]
+    defaults = [number for number in others if number not in candidates]
+    named = listed([*_numbered(candidates, "candidate"), *_numbered(defaults, "documented default")])
     chosen = f"; trial {paired.trial_number} went into the pairs" if result.final_comparison.pairs else ""
     return [Trust("quiet", f"also run again: {named}{chosen}")]
+
+
+def _numbered(numbers: Sequence[int], kind: str) -> list[str]:
+    """Name trials of one kind by their numbers: `trials 1, 2 (candidates)`; empty without any."""
+    if not numbers:
+        return []
+    if len(numbers) == 1:
+        return [f"trial {numbers[0]} (a {kind})"]
+    return [f"trials {', '.join(map(str, numbers))} ({kind}s)"]
 
 
 def _launch_bound(study: Study, result: StudyResult) -> list[Trust]:
@@ -198,8 +210,13 @@ def _short_search(study: Study, complete: Sequence[TrialConfig]) -> list[Trust]:
         return []
     sizes = {config.micro_batch for config in complete}
     same = f", all of them with micro batch {next(iter(sizes))}" if len(sizes) == 1 else ""
+    hope = "a larger budget may find a faster one"
+    if len(complete) == 1:
+        # That it is the only one is a reason of its own.
+        text = f"a short search: 1 configuration was measured in full; {hope}"
+        return [Trust("warn", text, f"a short search; {hope}")]
     measured = f"{len(complete)} configurations were measured in full{same}"
-    brief, hope = f"few configurations were measured in full{same}", "a larger budget may find a faster one"
+    brief = f"few configurations were measured in full{same}"
     return [Trust("warn", f"a short search: {measured}; {hope}", f"a short search: {brief}; {hope}")]
 
 

@@ -1,7 +1,7 @@
 """Export as `train_snippet.py`: a complete training script that trains as the trial did, as a starting point for the
 reader's own script."""
 
-from shardtune.api_schemas.formatting import counted
+from shardtune.api_schemas.formatting import counted, rate
 from shardtune.tuner.export import (
     adapters,
     context,
@@ -138,7 +138,7 @@ def _describe_measurement(source: ExportSource) -> str:
     if contender.peak_allocated_gib is not None:
         memory = f", {contender.peak_allocated_gib:.3g} GiB allocated at the peak"
     runs = counted(contender.runs, "run")
-    speed = f"{contender.tokens_per_s_per_gpu:,.0f} tokens/s/GPU"
+    speed = f"{rate(contender.tokens_per_s_per_gpu)} tokens/s/GPU"
     if source.is_projected:
         return f"Projected to {source.machines}, where nothing was measured: {speed}{memory}."
     return f"Measured on {source.machines}: {speed}{memory} ({runs})."

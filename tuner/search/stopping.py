@@ -38,7 +38,9 @@ def stop_reason(
 def used_up(budget: Budget, trials: int, gpu_seconds: float, wall_seconds: float) -> StudyReason | None:
     """Reason to start no further trial because a limit of the budget is reached; None if no limit is reached."""
     if trials >= budget.most_trials:
-        return _reason(StudyReasonCode.TRIALS_USED, f"all {budget.most_trials} trials of the budget are used")
+        most = budget.most_trials
+        used = f"all {most} trials of the budget are used" if most > 1 else "the only trial of the budget is used"
+        return _reason(StudyReasonCode.TRIALS_USED, used)
     if budget.max_gpu_seconds is not None and gpu_seconds >= budget.max_gpu_seconds:
         return _reason(
             StudyReasonCode.GPU_SECONDS_USED,

@@ -5,6 +5,7 @@ import math
 from collections.abc import Sequence
 from statistics import median, stdev
 
+from shardtune.api_schemas.formatting import rate
 from shardtune.api_schemas.studies.final_comparison import Finalists
 from shardtune.api_schemas.studies.study_result import StudyResult, Verdict
 from shardtune.api_schemas.studies.verdicts import OpenVerdict, WholeStepCheck
@@ -58,8 +59,8 @@ def _turned(result: StudyResult, runs: Sequence[tuple[Observation, Measurement]]
     if result.verdict is not Verdict.CONFIRMED or best is None or baseline is None or best >= baseline:
         return ()
     return (
-        f"whole steps put trial {result.baseline.trial_number} ({baseline:,.0f} tokens/s/GPU) before trial "
-        f"{result.best.trial_number} ({best:,.0f}), against the pairs of extended step times, so that these decide "
+        f"whole steps put trial {result.baseline.trial_number} ({rate(baseline)} tokens/s/GPU) before trial "
+        f"{result.best.trial_number} ({rate(best)}), against the pairs of extended step times, so that these decide "
         "nothing; run the study with budget.short_steps false",
     )
 

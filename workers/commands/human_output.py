@@ -40,7 +40,7 @@ def outcome(
 def _measured(run: Measurement) -> Rows:
     half = run.step_time_half_width_s / run.step_time_s
     rows = [
-        ("speed", f"{run.tokens_per_s_per_gpu:,.0f} tokens/s/GPU"),
+        ("speed", f"{formatting.rate(run.tokens_per_s_per_gpu)} tokens/s/GPU"),
         ("step", f"{1000 * run.step_time_s:,.1f} ms ±{half:.1%} (95 % interval, {run.measured_steps} steps timed)"),
     ]
     if run.mfu is not None:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.table import Table
 
-from shardtune.api_schemas.formatting import memory
+from shardtune.api_schemas.formatting import memory, rate
 from shardtune.api_schemas.training.float8 import title as float8_title
 from shardtune.api_schemas.training.optimizers import DEFAULT_OPTIMIZER, OPTIMIZERS
 from shardtune.api_schemas.trials.predictions import MemoryPrediction, Prediction, PredictionTable
@@ -107,7 +107,7 @@ def _prediction_table(predictions: Sequence[Prediction]) -> Table:
             row += ["unknown GPU rates", "", "", ""]
         else:
             low, high = speed.low_tokens_per_s_per_gpu, speed.high_tokens_per_s_per_gpu
-            row.append(f"{speed.tokens_per_s_per_gpu:,.0f} ({low:,.0f}–{high:,.0f})")
+            row.append(f"{rate(speed.tokens_per_s_per_gpu)} ({rate(low)}–{rate(high)})")
             row.append("" if speed.mfu is None else f"{speed.mfu:.0%}")
             row += [f"{speed.exposed_communication_fraction:.0%}", speed.bound_by]
         shown.add_row(*row, f"{prediction.longest_sequence:,}", f"{prediction.largest_micro_batch:,}")

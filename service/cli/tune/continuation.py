@@ -11,7 +11,7 @@ from shardtune.api_schemas.studies.study import Study
 from shardtune.api_schemas.studies.study_changes import Extension
 from shardtune.api_schemas.studies.study_request import StudyRequest
 from shardtune.api_schemas.studies.study_state import StudyState
-from shardtune.service.cli import local_stack
+from shardtune.service.cli import local_stack, read
 from shardtune.service.cli.errors import InputError, PlatformFailure
 from shardtune.service.cli.options import LAUNCHER_VARIABLE, worker_launcher
 from shardtune.service.cli.tune.options import TuneOptions
@@ -42,6 +42,20 @@ def check_unchanged(options: TuneOptions) -> None:
         raise InputError(
             f"{name} ({value}) would change the study that {flag} continues as it was stored; leave it out, or "
             "start a new study without " + flag
+        )
+
+
+def check_state_dir(options: TuneOptions) -> None:
+    """Reject a state directory that does not exist before anything is written, because no study is stored there.
+
+    Raises:
+        InputError: names the directory and the remedy.
+    """
+    # A database of the environment holds the study, wherever its job ran before.
+    if local_stack.DATABASE_VARIABLE not in os.environ and not read.is_folder(options.state_dir):
+        raise InputError(
+            f"{_flag(options)}: --state-dir ({options.state_dir}) does not exist; name the directory of the study, or "
+            "start one with `shardtune tune FILE`"
         )
 
 

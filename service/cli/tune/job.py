@@ -76,6 +76,7 @@ def tune(options: TuneOptions) -> None:
     """
     if options.resume or options.add_pairs:
         continuation.check_unchanged(options)
+        continuation.check_state_dir(options)
         spec = None
     else:
         spec = study_input.read(options, print_progress)

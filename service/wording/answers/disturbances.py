@@ -1,7 +1,8 @@
 """Reasons to doubt a result because of its machine: other programs took CPU cores, or GPUs lowered their clocks."""
 
+from shardtune.api_schemas.formatting import counted
 from shardtune.api_schemas.machines.conditions import program_names
-from shardtune.api_schemas.studies.study_result import StudyResult
+from shardtune.api_schemas.studies.study_result import Contender, StudyResult
 from shardtune.api_schemas.studies.verdicts import BusyMachine
 from shardtune.service.wording import study_words
 from shardtune.service.wording.answers.trust_line import Trust, part_of
@@ -52,19 +53,34 @@ def uneven_pairs(result: StudyResult) -> list[Trust]:
 
 
 def disturbed_runs(result: StudyResult, stored: ResultRuns) -> list[Trust]:
-    """Warn about validation runs of the best configuration that were disturbed by other processes but count
-    nevertheless."""
-    runs = stored.runs_of(result.best.trial_number)
-    causes = [run.disturbed for run in runs if run.disturbed is not None]
-    if not causes:
-        return []
-    which = f"{len(causes)} of the {len(runs)} validation runs of trial {result.best.trial_number}"
-    # Runs of a machine that was too busy to answer decide nothing.
-    counted = "were disturbed" if result.too_busy is not None else "count although disturbed"
+    """Warn about validation runs that were disturbed by other processes but count nevertheless, with one reason for each
+    of the two compared configurations."""
+    sides = {side.trial_number: stored.runs_of(side.trial_number) for side in compared_sides(result)}
+    runs = [run for of_side in sides.values() for run in of_side]
+    disturbed = sum(run.disturbed is not None for run in runs)
     comparison = result.final_comparison
     is_said = result.too_busy is not None or (comparison is not None and comparison.disturbed_runs > 0)
-    brief = f"{part_of(len(causes), len(runs))} its validation runs count although other programs disturbed them"
-    return [Trust("warn", f"{which} {counted} (the last: {causes[-1]})", "" if is_said else brief)]
+    both = f"{part_of(disturbed, len(runs))} the validation runs count although other programs disturbed them"
+    reasons: list[Trust] = []
+    for number, of_side in sides.items():
+        causes = [run.disturbed for run in of_side if run.disturbed is not None]
+        if causes:
+            name = f"the baseline, trial {number}," if number == result.baseline.trial_number else f"trial {number}"
+            part = f"{len(causes)} of the {counted(len(of_side), 'validation run')} of {name}"
+            # Runs of a machine that was too busy to answer decide nothing.
+            verb = "was" if len(causes) == 1 else "were"
+            kept = "counts" if len(causes) == 1 else "count"
+            text = f"{part} {f'{verb} disturbed' if result.too_busy is not None else f'{kept} although disturbed'}"
+            reasons.append(Trust("warn", f"{text} (the last: {causes[-1]})", "" if is_said or reasons else both))
+    return reasons
+
+
+def compared_sides(result: StudyResult) -> list[Contender]:
+    """Return the two configurations that a result compares: the candidate, or the best where it won, before the
+    baseline; the baseline alone where nothing was compared."""
+    first = result.candidate or result.best
+    is_alone = first.trial_number == result.baseline.trial_number
+    return [first] if is_alone else [first, result.baseline]
 
 
 def disturbed_searches(result: StudyResult) -> list[Trust]:

@@ -194,7 +194,7 @@ def test_only_feasible_backend_wins_with_a_note(quick_client):
 
     study, _ = run_study(quick_client, only_zero, budget={"max_trials": 12})
     assert study["state"] == "complete", study["reason"]
-    assert any("only zero configurations are feasible" in note for note in study["result"]["notes"])
+    assert any("only configurations of backend zero are feasible" in note for note in study["result"]["notes"])
 
 
 def test_study_without_a_feasible_configuration_fails_with_the_reason(quick_client):

@@ -9,6 +9,7 @@ from statistics import median
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from shardtune.api_schemas.formatting import rate
 from shardtune.api_schemas.studies.study_result import StudyResult
 from shardtune.api_schemas.trials.measurements import Measurement
 from shardtune.api_schemas.trials.trial import RunPurpose, TrialState
@@ -152,10 +153,16 @@ def _evenly_disturbed(rows: Rows, found: re.Match[str]) -> bool:
 
 
 def _also_run(rows: Rows, found: re.Match[str]) -> bool:
-    named = set(map(int, found["numbers"].split(", ")))
+    named = {kind: set(map(int, numbers.split(", "))) for numbers, kind in re.findall(_ALSO, found["groups"])}
     repeated = {rows.number(run) for run in rows.validation()}
     is_paired = found["paired"] is None or (int(found["paired"]) == rows.paired and bool(rows.pairs()))
-    return named == repeated - {rows.paired, rows.baseline} and is_paired
+    others, candidates = repeated - {rows.paired, rows.baseline}, set(rows.result.final_comparison.candidates)
+    of_kinds = (named.get("candidate", set()), named.get("documented default", set()))
+    is_default = all(rows.trials[number].origin == "default" for number in of_kinds[1])
+    return of_kinds == (others & candidates, others - candidates) and is_default and is_paired
+
+
+_ALSO = r"trials? ([\d, ]+) \((?:a )?(candidate|documented default)s?\)"
 
 
 def _count_although(rows: Rows, found: re.Match[str]) -> bool:
@@ -212,7 +219,7 @@ def _against_default(rows: Rows, found: re.Match[str]) -> bool:
     speeds = [median(run.tokens_per_s_per_gpu for run in side) for side in runs]
     disturbed = any(run.disturbed for side in runs for run in side)
     is_ratio = math.isclose(float(found["ratio"]), speeds[0] / speeds[1], abs_tol=0.006)
-    return is_ratio and found["speed"] == f"{speeds[1]:,.0f}" and (found["disturbed"] is not None) == disturbed
+    return is_ratio and found["speed"] == rate(speeds[1]) and (found["disturbed"] is not None) == disturbed
 
 
 def _default_note(rows: Rows, found: re.Match[str]) -> bool:
@@ -252,11 +259,8 @@ def _failed_resume(rows: Rows, found: re.Match[str]) -> bool:
 
 
 def _run_again(rows: Rows, found: re.Match[str]) -> bool:
-    comparison = rows.result.final_comparison
-    repeated = {rows.number(run) for run in rows.validation()}
-    count = sum(run.purpose == RunPurpose.VALIDATION for run in rows.runs)
-    is_repeated = {*comparison.candidates, rows.baseline} <= repeated and rows.baseline not in comparison.candidates
-    return is_repeated and (int(found["candidates"]), int(found["runs"])) == (len(comparison.candidates), count)
+    count, is_first = sum(run.purpose == RunPurpose.VALIDATION for run in rows.runs), found["several"] is None
+    return (int(found["runs"]), is_first) == (count, rows.result.final_comparison.number == 0)
 
 
 def _middle_pair(rows: Rows, found: re.Match[str]) -> bool:
@@ -275,16 +279,16 @@ def _medians(rows: Rows, found: re.Match[str]) -> bool:
     return all(_is_median(rows, numbers[part[1]], part) for part in re.finditer(_MEDIAN, found["sides"]))
 
 
-_MEDIAN = r"(best|baseline|candidate) (?P<speed>[\d,]+) tokens/s/GPU in (?P<runs>\d+) runs?( \((?P<low>\S+) to (?P<high>\S+)\))?"
+_MEDIAN = r"(best|baseline|candidate) (?P<speed>[\d,.]+) tokens/s/GPU in (?P<runs>\d+) runs?( \((?P<low>\S+) to (?P<high>\S+)\))?"
 
 
 def _is_median(rows: Rows, trial: int, part: re.Match[str]) -> bool:
     runs = [run.measurement for run in rows.validation(trial)] or [rows.search(trial)]
     speeds = [run.tokens_per_s_per_gpu for run in runs]
     ends = (min(speeds), max(speeds)) if len(speeds) > 1 else (None, None)
-    shown = [None if end is None else f"{end:,.0f}" for end in ends]
+    shown = [None if end is None else rate(end) for end in ends]
     return (part["speed"], int(part["runs"]), [part["low"], part["high"]]) == (
-        f"{median(speeds):,.0f}",
+        rate(median(speeds)),
         len(runs),
         shown,
     )
@@ -313,7 +317,7 @@ _CHECKS: dict[str, Callable[[Rows, re.Match[str]], bool]] = {
     r"the machine was too busy to answer: other programs disturbed (?P<disturbed>\d+) of (?P<count>\d+) "
     r"(?P<kind>runs of the final comparison|search runs).*; an answer takes (?P<missing>\d+ more runs?|.* \(\d+ runs\)) on a "
     r"quiet machine": _too_busy,
-    r"in the (middle pair|two middle pairs, on average): (?P<one>[\d,]+) against the baseline's (?P<other>[\d,]+) tokens/s/GPU, "
+    r"in the (middle pair|two middle pairs, on average): (?P<one>[\d,.]+) against the baseline's (?P<other>[\d,.]+) tokens/s/GPU, "
     r"which is (?P<ratio>[\d.]+)×": _middle_pair,
     r"medians of all runs(, which need not divide to the gain of the pairs)?: (?P<sides>.*)": _medians,
     r"(?P<count>\d+) more pairs? (was|were) left out, .*": _left_out,
@@ -321,24 +325,27 @@ _CHECKS: dict[str, Callable[[Rows, re.Match[str]], bool]] = {
     r"undecided: no pair of candidate and baseline was completed": lambda rows, _: not rows.pairs(),
     r"undecided: the candidate won (?P<won>\d+) of (?P<count>\d+) pairs"
     r"(, and other processes disturbed (?P<disturbed>\d+) of their (?P<of>\d+) runs)?; .*": _undecided,
-    r"also run again: trials? (?P<numbers>[\d, ]+)(; trial (?P<paired>\d+) went into the pairs)?": _also_run,
-    r"(?P<disturbed>\d+) of the (?P<count>\d+) validation runs of trial (?P<trial>\d+) (?:count although|were) disturbed "
+    r"also run again: (?P<groups>trials? .*?\))(; trial (?P<paired>\d+) went into the pairs)?": _also_run,
+    r"(?P<disturbed>\d+) of the (?P<count>\d+) validation runs? of (?:the baseline, )?trial (?P<trial>\d+),? (?:counts? although|was|were) disturbed "
     r"\(the last: (?P<last>.*)\)": _count_although,
     r"how much faster it is stays uncertain: (?P<low>[\d.]+)× to (?P<high>[\d.]+)× \(95 % interval of (?P<pairs>\d+) pairs\)": _wide,
-    r"(?P<disturbed>\d+) of (?P<count>\d+) search runs (was|were) disturbed by other processes.*": _searches,
-    r"a short search: (?P<count>\d+) configurations were measured in full.*": _short,
+    r"(?P<disturbed>\d+) of (?P<count>\d+) search runs? (was|were) disturbed by other processes.*": _searches,
+    r"a short search: (?P<count>\d+) configurations? (?:was|were) measured in full.*": _short,
     r"losses, gradient norms and weights agree with those of (?P<others>.*)": _agreement,
     r"only one configuration was measured, so no other confirms its losses": _only_one,
     r"no trial of another backend was measured in full, so none confirms its losses": _only_backend,
-    r"(?P<ratio>[\d.]+)x the speed of (?P<name>.*) \((?P<speed>[\d,]+) tokens/s/GPU "
+    r"(?P<ratio>[\d.]+)x the speed of (?P<name>.*) \((?P<speed>[\d,.]+) tokens/s/GPU "
     r"(?P<kind>by search runs|in \d+ validation runs?)(?P<disturbed>, (?:at least one of them )?disturbed by other programs)?; .*\)": _against_default,
     r"baseline: .*, the fastest documented default \((?P<how>.*)\)": _default_note,
     r"trial (?P<trial>\d+) reached at most (?P<percent>\d+%) of the baseline's speed in (?P<count>\d+) pairs? .*": _far_behind,
     r"too few pairs for an interval: (?P<count>\d+) of at least 7(; (?P<lost>\d+) blocks? did not count.*)?": _too_few,
     r"checkpoint resume: (.*)": _resume,
     r"trial (?P<trial>\d+) was to be recommended and failed its resume check: .*": _failed_resume,
-    r"(?P<candidates>\d+) candidates? and the baseline were run again: (?P<runs>\d+) validation runs, .*": _run_again,
+    r"all configurations run again took (?P<runs>\d+) validation runs?(?P<several> in all final comparisons of the study)?, failed ones .*": _run_again,
     r"no documented default is feasible; the baseline is trial (?P<trial>\d+), the first feasible one": _first_feasible,
     r"the given baseline was replaced: (?P<why>.*)": _replaced,
     r"no other configuration is feasible: there is nothing to compare": _nothing_else,
+    r"only configurations of backend (?P<backend>\w+) are feasible, so no other backend .*": lambda rows, found: (
+        {row.config.backend for row in rows.trials.values() if row.state is _COMPLETE} == {found["backend"]}
+    ),
 }

@@ -7,7 +7,7 @@ from sqlalchemy.orm import Session
 
 from shardtune.api_schemas.formatting import counted
 from shardtune.api_schemas.studies.study import Study
-from shardtune.api_schemas.studies.study_result import Verdict
+from shardtune.api_schemas.studies.study_result import FinalComparison, Verdict
 from shardtune.api_schemas.studies.study_state import StudyPhase, StudyState
 from shardtune.api_schemas.trials.trial import RunPurpose, TrialState
 from shardtune.db.queries import leases, overview
@@ -82,10 +82,21 @@ def _validation_runs(study: Study, complete: int) -> tuple[ProgressFact, ...]:
     if is_decided and study.state is StudyState.COMPLETE and complete < most:
         text += ": enough for the verdict"
     spent = result.final_comparison if result is not None else None
-    if spent is not None and len(spent.candidates) > 1 and complete > 2 * spent.pairs:
-        text += f"; {2 * spent.pairs} in pairs; the others chose the trial to pair"
+    # While an extension compares again, the result is still that of the comparison before.
+    if spent is not None and spent.number == study.final_comparison:
+        text += _in_pairs(spent, complete)
     explained = "Paired runs of candidate and baseline in new processes; only they decide the verdict"
     return (ProgressFact("Validation runs", text, explained, (complete, max(complete, most))),)
+
+
+def _in_pairs(spent: FinalComparison, complete: int) -> str:
+    """Return which of the complete validation runs are in pairs that count, and the purpose of the others."""
+    counting, uneven = 2 * spent.pairs, 2 * spent.uneven_pairs
+    if complete <= counting:
+        return ""
+    text = f"; {counting} in pairs that count"
+    text += f"; {uneven} in pairs that were left out" if uneven else ""
+    return text + ("; the others came before the pairs, or lack a partner" if complete > counting + uneven else "")
 
 
 def _time_left(session: Session, row: StudyRow, study: Study, estimate: str) -> tuple[ProgressFact, ...]:

@@ -217,7 +217,7 @@ def test_the_summary_says_what_won_by_how_much_and_where_it_is() -> None:
         "ZeRO-2, micro batch 4: 1,234",
         "verdict     confirmed: 1.31x as fast as the baseline (95 % interval 1.27x to 1.35x)",
         "1,200 to 1,260",
-        "22 validation runs, 190 GPU-seconds",
+        "took 22 validation runs in all final comparisons of the study, failed ones included: 190 GPU-seconds",
         "confirmed",
         "3 configurations rejected",
         "best/launch.sh",

@@ -54,6 +54,19 @@ def test_an_option_that_cannot_apply_to_a_resumed_study_is_an_error(
     assert list(tmp_path.iterdir()) == [], "nothing was started"
 
 
+@pytest.mark.parametrize("flag", [["--resume"], ["--add-pairs", "3"]], ids=["resume", "add-pairs"])
+def test_a_missing_state_directory_is_an_error_and_is_not_made(
+    flag: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("SHARDTUNE_DATABASE_URL", raising=False)
+    with pytest.raises(SystemExit) as ended:
+        main(["tune", *flag, "--state-dir", "missing"])
+    message = capsys.readouterr().err
+    assert ended.value.code == 2 and f"{flag[0]}: --state-dir (missing) does not exist" in message
+    assert list(tmp_path.iterdir()) == [], "nothing was started"
+
+
 @pytest.mark.parametrize("field", ["max_trials", "max_pairs", "memory_gib"])
 def test_a_zero_is_an_option_that_was_given(field: str) -> None:
     arguments = {"study": None, "ranks": None, "max_trials": None, "memory_gib": None, "resume": True}

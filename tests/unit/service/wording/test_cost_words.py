@@ -30,4 +30,5 @@ def test_gpu_hours_are_read_without_an_exponent(low, high, text):
     )
     rows = dict(cost_rows(cost, on_cpu=False))
     assert rows["GPU-hours"] == text
+    assert rows["trials"] == "1, then usually 1 validation run; more if many configurations are about as fast"
     assert rows["gain"].startswith("not known: no baseline or no configuration is predicted to fit")

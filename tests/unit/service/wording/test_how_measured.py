@@ -9,11 +9,14 @@ from shardtune.api_schemas.machines.conditions import ProgramLoad
 from shardtune.api_schemas.strategies import DdpConfig, TrialConfig, ZeroConfig
 from shardtune.api_schemas.studies.study_result import FinalComparison, Speedup, StudyResult, Verdict
 from shardtune.api_schemas.studies.verdicts import BusyMachine, OpenVerdict
+from shardtune.service.pages import figures
+from shardtune.service.wording import study_words
 from shardtune.service.wording.answers.disturbances import busy_cause
 from shardtune.service.wording.answers.how_measured import middle_pair, speed_reasons
 from shardtune.service.wording.answers.trust_line import part_of
 from shardtune.service.wording.result_runs import ResultRuns
 from shardtune.service.wording.trust import trust
+from tests.support.service.simulated_worker import measurement
 from tests.support.values.synthetic_studies import contender_of, study_of
 
 BASELINE = contender_of(TrialConfig(strategy=DdpConfig()))
@@ -59,6 +62,20 @@ def test_an_even_number_of_pairs_has_two_in_the_middle_that_divide_to_the_gain_t
     assert speed_reasons(four, runs_of(*BLOCKS[:4]))[0].text.startswith("in the two middle pairs, on average: ")
 
 
+def test_speeds_of_a_few_tokens_keep_the_digits_that_divide_to_the_gain() -> None:
+    slow = tuple((faster / 1000, slower / 1000) for faster, slower in BLOCKS)
+    line = speed_reasons(result(RATIOS), runs_of(*slow))[0].text
+    assert line == "in the middle pair: 2.20 against the baseline's 1.05 tokens/s/GPU, which is 2.09×"
+
+
+@pytest.mark.parametrize(
+    ("speed", "text"),
+    [(3310.4, "3,310"), (99.94, "99.9"), (48, "48.0"), (4.25, "4.25"), (0.02314, "0.0231"), (0, "0")],
+)
+def test_a_speed_has_the_digits_that_tell_it_from_others_on_the_terminal_and_the_page(speed: float, text: str) -> None:
+    assert (study_words.rate(speed), figures.rate(speed)) == (text, text)
+
+
 def test_no_pair_is_named_whose_runs_are_not_at_hand() -> None:
     assert middle_pair(result(RATIOS), ResultRuns()) is None
     assert middle_pair(result(RATIOS), runs_of(*BLOCKS[:3])) is None
@@ -97,6 +114,41 @@ def test_short_reasons_hold_no_counts_of_runs_and_the_full_ones_keep_them(answer
     assert any(shown) and not [text for text in shown if COUNTS.search(text)]
     assert len(set(filter(None, shown))) == len(list(filter(None, shown))), "no reason stands there twice"
     assert any(COUNTS.search(reason.text) for reason in reasons)
+
+
+CAUSE = "other programs kept 1.4 of 2 cores busy"
+
+
+def story(answer: StudyResult, stored: ResultRuns) -> list[str]:
+    return [reason.text for reason in trust(study_of().model_copy(update={"result": answer}), stored)]
+
+
+def test_trials_that_were_also_run_again_are_candidates_or_documented_defaults() -> None:
+    comparison = FinalComparison(candidates=(3, 2, 6), pairs=5, runs=20, gpu_seconds=1, ratios=RATIOS)
+    runs = {number: (measurement(1.0),) for number in (0, 1, 2, 3, 6)}
+    answer = result(RATIOS, final_comparison=comparison)
+    chosen = "trial 3 went into the pairs"
+    assert f"also run again: trials 2, 6 (candidates) and trial 1 (a documented default); {chosen}" in story(
+        answer, ResultRuns(validation_runs=runs)
+    )
+    del runs[2], runs[6]
+    assert f"also run again: trial 1 (a documented default); {chosen}" in story(answer, ResultRuns((), runs))
+
+
+def test_disturbed_runs_that_count_are_told_of_both_sides() -> None:
+    quiet, busy = measurement(1.0), measurement(1.0).model_copy(update={"disturbed": CAUSE})
+    stored = ResultRuns((), {3: (busy, quiet, busy), 0: (busy, quiet)})
+    texts = [text for text in story(result(RATIOS), stored) if "although disturbed" in text]
+    why = f"although disturbed (the last: {CAUSE})"
+    assert texts == [
+        f"2 of the 3 validation runs of trial 3 count {why}",
+        f"1 of the 2 validation runs of the baseline, trial 0, counts {why}",
+    ]
+
+
+def test_a_search_with_one_configuration_is_in_the_singular() -> None:
+    texts = story(result(RATIOS), ResultRuns((BASELINE.config,)))
+    assert "a short search: 1 configuration was measured in full; a larger budget may find a faster one" in texts
 
 
 def test_a_busy_program_does_not_read_like_a_version() -> None:

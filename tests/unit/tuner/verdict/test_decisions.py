@@ -41,6 +41,8 @@ def test_exactly_the_trials_of_the_budget_are_run():
     assert stop_reason(run([100] * 19), Budget(max_trials=20), 0, 0) is None
     end = stop_reason(run([100] * 20), Budget(max_trials=20), 0, 0)
     assert end.code is StudyReasonCode.TRIALS_USED and "20 trials" in end.text
+    alone = stop_reason(run([100]), Budget(max_trials=1), 0, 0)
+    assert alone.text == "the only trial of the budget is used"
 
 
 def test_the_default_budget_ends_when_gain_dries_up_after_twelve_trials():

@@ -9,7 +9,7 @@ from shardtune.api_schemas.trials.failures import FailureKind
 from shardtune.api_schemas.trials.leases import ModelSummaryTask, TrialTask
 from shardtune.api_schemas.trials.rank_reports import RankReport
 from tests.rank.helpers import custom_model_rank
-from tests.support.ranks.tiny_tasks import tiny_task
+from tests.support.ranks.tiny_tasks import BACKENDS, tiny_task
 
 pytestmark = pytest.mark.ranks
 
@@ -50,6 +50,18 @@ def loss(model, batch):
     return nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), batch[:, 1:].flatten())
 """
 OWN = ModelSpec(name="pooled", entry_point="pooled")
+ALTERNATING_CODE = f"""{CODE}
+CALLS = 0
+plain_loss = loss
+
+def loss(model, batch):
+    global CALLS
+    CALLS += 1
+    _, pooled = model(batch)
+    return plain_loss(model, batch) + (pooled.square().sum() if CALLS % 2 else 0.0)
+"""
+"""The pooler is used in the first and third of a step's four micro batches, and not in the last one."""
+ALTERNATING = ModelSpec(name="alternating", entry_point="alternating")
 STRATEGIES = {
     "ddp": {"kind": "ddp"},
     "views": {"kind": "ddp", "gradient_as_bucket_view": True},
@@ -69,12 +81,19 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     facts = root / "site" / "pooled_model-1.dist-info"
     facts.mkdir(parents=True)
     (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: pooled-model\nVersion: 1\n")
-    (facts / "entry_points.txt").write_text("[shardtune.models]\npooled = pooled_model\n")
+    (facts / "entry_points.txt").write_text(
+        "[shardtune.models]\npooled = pooled_model\nalternating = alternating_model\n"
+    )
     (root / "site" / "pooled_model.py").write_text(CODE)
+    (root / "site" / "alternating_model.py").write_text(ALTERNATING_CODE)
     tasks: dict[str, TrialTask | ModelSummaryTask] = {
         name: trial(strategy, is_known=True) for name, strategy in STRATEGIES.items()
     }
     tasks["unknown"] = trial(STRATEGIES["ddp"], is_known=False)
+    for stage in (1, 2):
+        tasks[f"alternating, stage {stage}"] = tiny_task(BACKENDS[f"zero-{stage}"], parity_steps=4).model_copy(
+            update={"model": ALTERNATING}
+        )
     tasks["summary"] = ModelSummaryTask(model=OWN, workload=tasks["unknown"].workload)
     created = {}
     for name, task in tasks.items():
@@ -110,3 +129,11 @@ def test_a_step_that_could_not_be_traced_says_what_to_do(folders: dict[str, Path
     failure = report(folders["unknown"]).failure
     assert failure is not None and failure.kind is FailureKind.ILLEGAL
     assert "requires_grad=False" in failure.message and "space.backends" in failure.message
+
+
+def test_zero_1_rejects_a_gradient_that_only_earlier_micro_batches_give(folders: dict[str, Path]) -> None:
+    failure = report(folders["alternating, stage 1"]).failure
+    assert failure is not None and failure.kind is FailureKind.ILLEGAL
+    assert "pooler.bias" in failure.message and "space.knobs.stage" in failure.message
+    # Stage 2 reduces in every micro batch.
+    assert report(folders["alternating, stage 2"]).failure is None

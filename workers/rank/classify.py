@@ -40,6 +40,10 @@ class SetupError(Exception):
     """Exception for a machine that lacks a library, compiler, core or disk space which the run needs."""
 
 
+class LostGradientError(Exception):
+    """Exception for a gradient that the training backend would leave out of a step without an error."""
+
+
 _CUDA_ERROR_MEMORY_ALLOCATION = 2
 _EXHAUSTED_BYTES = 512 << 20
 """Number of free bytes on the GPU below which a failed CUDA call of NCCL is classified as out of memory. NCCL allocates
@@ -100,7 +104,7 @@ def _kind(error: BaseException, phase: Phase, device: Device | None) -> FailureK
     if phase == "building" and isinstance(error, ImportError):
         # Such as attention ("flash_attention_2") whose package is not installed on this worker.
         return FailureKind.SETUP
-    if isinstance(error, adapter.Rejected | OffloadError | SliceError):
+    if isinstance(error, adapter.Rejected | LostGradientError | OffloadError | SliceError):
         return FailureKind.ILLEGAL
     if phase == "building" and _is_rejection(error):
         return FailureKind.ILLEGAL

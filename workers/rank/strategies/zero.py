@@ -22,6 +22,7 @@ from shardtune.workers.rank.model import moe, weights
 from shardtune.workers.rank.strategies import base, optimizers
 from shardtune.workers.rank.strategies.optimizers import adamw
 from shardtune.workers.rank.strategies.state_dtypes import StateCheck
+from shardtune.workers.rank.strategies.zero1_gradients import LastMicroBatchWatch
 
 _TAG = "engine"
 """DeepSpeed's name ("tag") for a checkpoint among several in a folder. Each folder contains one only, so that the name
@@ -70,6 +71,9 @@ class ZeroTrainer:
             require_cuda_toolkit(cpp_extension.CUDA_HOME)
             self._engine.compile()
         _restore_buffers(model, buffers)
+        # Published models use all parameters in every micro batch; the hooks would only cost time there.
+        watches = config.stage == 1 and setting.accumulation > 1 and setting.task.model.is_own
+        self._gradient_watch = LastMicroBatchWatch(model) if watches else None
         self._place, self._trained_only = place, setting.saves_trained_only
         self._state_check, self._scales_loss = StateCheck(setting), workload.precision.scales_loss
         # The engine enters its own autocast (`torch_autocast`), and would leave one around it.
@@ -89,6 +93,8 @@ class ZeroTrainer:
         DeepSpeed's engine itself divides by the number of micro batches, which it counts by the calls of `step`."""
         loss = self._loss(self._engine, batch)
         self._engine.backward(loss)
+        if self._gradient_watch is not None:
+            self._gradient_watch.end_micro_batch(last)
         if not last:
             self._engine.step()
         return loss.detach()

@@ -20,7 +20,7 @@ class LastMicroBatchWatch:
         self._earlier, self._present = set[str](), set[str]()
         for name, parameter in model.named_parameters():
             if parameter.requires_grad:
-                parameter.register_post_accumulate_grad_hook(partial(self._note, name))
+                parameter.register_post_accumulate_grad_hook(partial(self._note, name))  # type: ignore[no-untyped-call]
 
     def _note(self, name: str, _: torch.Tensor) -> None:
         self._present.add(name)

@@ -146,7 +146,7 @@ def test_a_small_budget_says_before_it_starts_what_it_will_try():
     spec = StudySpec.model_validate(
         SPEC | {"workload": {"sequence_length": 64, "global_batch": 8, "precision": "fp32"}}
     )
-    for trials, says in ((6, "at least 2 are chosen"), (3, "maybe none is chosen"), (10, None)):
+    for trials, says in ((6, "the search chooses at least 2;"), (3, "the search chooses maybe none;"), (10, None)):
         notes = validation.check(spec.model_copy(update={"budget": Budget(max_trials=trials)}), CLUSTER).notes
         assert notes == () if says is None else says in notes[-1]
 

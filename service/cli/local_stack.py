@@ -28,6 +28,8 @@ _SERVICE_START_S = 60.0
 _WORKER_START_S = 1800.0
 """Maximum seconds until a worker must have registered. The first worker on a machine may take long, because it builds
 DeepSpeed's C++ operators."""
+_LONGEST_REASON = 300
+"""Maximum number of characters of a log line that tells why a worker ended."""
 _MAX_RESTARTS = 3
 
 
@@ -223,20 +225,21 @@ class LocalWorker:
         is_new, self._last_news = words != self._last_news, words
         return words if is_new and words else None
 
-    def keep_alive(self) -> bool:
-        """Restart the worker if it has died; return whether it was restarted.
+    def keep_alive(self) -> str | None:
+        """Restart the worker if it has died; return how it ended, with the last line of its log. None if it lives.
 
         Raises:
             PlatformFailure: the worker died too often.
         """
         code = self._child.exit_code()
         if code is None:
-            return False
+            return None
         if self._restarts == _MAX_RESTARTS:
             raise self._child.failure(f"ended {_MAX_RESTARTS + 1} times, last with exit code {code}")
         self._restarts += 1
+        last_line = next(reversed(self._child.log_tail()), "")[:_LONGEST_REASON]
         self._child.start()
-        return True
+        return f"exit code {code}" + (f"; {last_line}" if last_line else "")
 
     def stop(self) -> None:
         """Stop the worker and its ranks."""

@@ -216,8 +216,8 @@ def _follow_study(client: api.ServiceClient, worker: local_stack.LocalWorker, st
             if (news := worker.news()) is not None:
                 view.say(news)
             # Only while the study is open: a worker that dies as the study ends is not worth a restart.
-            if worker.keep_alive():
-                view.say("the worker ended unexpectedly and was restarted; the study continues")
+            if (ending := worker.keep_alive()) is not None:
+                view.say(f"the worker ended unexpectedly ({ending}) and was restarted; the study continues")
             time.sleep(_POLL_S)
 
 

@@ -64,7 +64,7 @@ RuntimeError that DDP's forward raises (torch 2.13)."""
 _UNUSED_PARAMETERS_TEXT = (
     "some trained parameters get no gradient in a step, and DistributedDataParallel waits for it. Freeze them "
     "(requires_grad=False), delete them, or leave ddp out of space.backends; in a Trainer script, set "
-    "trainer.args.ddp_find_unused_parameters = True. static_graph (true) may fail like this, too"
+    "trainer.args.ddp_find_unused_parameters = True. static_graph (true) may fail like this, too; set it to false"
 )
 
 _REJECTIONS = (ValueError, NotImplementedError, DeepSpeedConfigError, ZeRORuntimeException)

@@ -17,7 +17,7 @@ def build(tmp_path, *command: str, give_up=lambda: False) -> None:
 def test_while_it_builds_a_line_says_what_and_how_long(tmp_path, caplog):
     caplog.set_level(logging.INFO)
     build(tmp_path, "-c", READS_THE_LINE, str(tmp_path))
-    stated = "building DeepSpeed's CPU Adam for optimizer offload: about a minute"
+    stated = "building DeepSpeed's CPU Adam for optimizer offload: one to three minutes"
     assert stated in (tmp_path / "operators.log").read_text(), "seen by whoever looks meanwhile"
     assert stated in caplog.text and "built in" in caplog.text
     assert not (tmp_path / "doing.txt").exists()

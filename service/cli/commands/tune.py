@@ -135,11 +135,7 @@ def tune(
     nodes: Nodes = None,
 ) -> None:
     """Find the fastest configuration on this machine, or over hosts, and write it as ready-to-use files."""
-    # Checked here: Typer's `min` cannot exclude 0 itself, and lets NaN pass.
-    if memory_gib is not None and not 0 < memory_gib <= MOST_MEMORY_GIB:
-        raise InputError(
-            f"--memory-gib ({memory_gib}) must be above 0 and at most {MOST_MEMORY_GIB:g}; give the GiB that one rank may use"
-        )
+    _check_memory(memory_gib)
     if resume and add_pairs:
         raise InputError("--resume and --add-pairs exclude each other; give --add-pairs for a study that has ended")
     check_wait(wait_for_quiet, resume=resume)
@@ -169,3 +165,11 @@ def tune(
         job.tune(options)
     else:
         smaller_sizes.tune(smaller_sizes.parse(rungs), options)
+
+
+def _check_memory(memory_gib: float | None) -> None:
+    # Checked here: Typer's `min` cannot exclude 0 itself, and lets NaN pass.
+    if memory_gib is not None and not 0 < memory_gib <= MOST_MEMORY_GIB:
+        raise InputError(
+            f"--memory-gib ({memory_gib}) must be above 0 and at most {MOST_MEMORY_GIB:g}; give the GiB that one rank may use"
+        )

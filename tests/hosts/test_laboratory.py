@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.lab import requirements
-from tests.lab.claim import NoLaboratory, folder_of
+from tests.lab.claim import NoLaboratory, Plan, folder_of
+from tests.lab.hosts import Host
 from tests.lab.laboratory import Laboratory, for_this_process
 from tests.lab.links import bridge_name, present
 from tests.lab.processes import is_dead, marked, state_of
@@ -188,6 +189,32 @@ def test_what_an_owner_left_goes_with_the_next_laboratory(two_hosts):
     assert not is_dead(first)
     with for_this_process(hosts=0, ranks=1):
         assert is_dead(first) and two_hosts.host("n0").is_up
+
+
+def plant_failures(monkeypatch, failures):
+    """Play `ray start`: on each host it fails so many times and leaves a daemon behind, as Ray does, then it succeeds."""
+    daemon = Host.daemon
+    left = dict(failures)
+
+    def planted(host, name, words, environment):
+        left[host.name] = left.get(host.name, 0) - 1
+        played = "echo the raylet took its time; sleep 1000 & exit 1" if left[host.name] >= 0 else "sleep 1000 &"
+        return daemon(host, name, ["sh", "-c", played], environment)
+
+    monkeypatch.setattr(Host, "daemon", planted)
+
+
+def test_ray_that_gives_up_on_a_host_is_started_there_again_without_what_it_left(monkeypatch):
+    plant_failures(monkeypatch, {"n0": 2})
+    with for_this_process(hosts=2, ranks=1, engine="ray") as laboratory:
+        assert [len(host.find("sleep")) for host in laboratory.hosts] == [1, 1, 1]
+
+
+def test_a_laboratory_that_does_not_come_up_says_why_and_leaves_nothing(monkeypatch):
+    plant_failures(monkeypatch, {"n1": 3})
+    with pytest.raises(RuntimeError, match=r"on n1, 3 times: (the raylet took its time\n){3}"):
+        Laboratory.up(Plan(hosts=2, engine="ray"), 251)
+    assert traces() == {}
 
 
 @WIDE

@@ -17,6 +17,7 @@ from tests.lab.claim import MARK, Claim
 REPOSITORY = Path(__file__).parents[2]
 _INIT = Path(__file__).with_name("init.py")
 _BOOT_S = 30.0
+_SAID_CHARACTERS = 4_000
 _TMP = Path("/tmp")
 
 
@@ -77,8 +78,15 @@ class Host:
 
     def daemon(self, name: str, words: Sequence[str], environment: Mapping[str, str]) -> "subprocess.Popen[bytes]":
         """Run something that stays until the host goes; what it says is in the laboratory's folder."""
-        with (self.claim.folder / f"{self.name}.{name}.log").open("ab") as log:
+        with self._log(name).open("ab") as log:
             return self.start(words, environment, outlive=True, stdout=log, stderr=log)
+
+    def said(self, name: str) -> str:
+        """End of what the daemon of that name said."""
+        return self._log(name).read_text(errors="replace")[-_SAID_CHARACTERS:]
+
+    def _log(self, name: str) -> Path:
+        return self.claim.folder / f"{self.name}.{name}.log"
 
     def living(self) -> set[int]:
         """All processes on the host but its first."""

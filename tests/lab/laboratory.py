@@ -49,7 +49,12 @@ class Laboratory:
             with suppress(NoLaboratory, FileNotFoundError):  # another process was quicker
                 cls(abandoned_claim).down()
         instance = cls(claim(plan, number))
-        instance._make()
+        try:
+            instance._make()
+        except BaseException:
+            # Its owner lives on and would never be found to have abandoned it.
+            instance.down()
+            raise
         return instance
 
     @classmethod

@@ -7,10 +7,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from tests.lab import processes
 from tests.lab.hosts import Host
 
 PORT = 6379
 _START_S = 120.0
+_MOST_TRIES = 3
 _STORE_BYTES = 80_000_000
 """Size of each node's object store, about the least Ray takes; nothing large is ever put there."""
 
@@ -49,9 +51,13 @@ class RayCluster:
     def _start(self, hosts: Sequence[Host]) -> None:
         begun = [(host, self._begin(host)) for host in hosts]
         for host, command in begun:
-            # On a busy machine Ray gives up waiting for its own daemons; the next try finds a quieter one.
-            if command.wait(timeout=_START_S):
-                _finish(self._begin(host))
+            tries = 1
+            while code := command.wait(timeout=_START_S):
+                if tries == _MOST_TRIES:
+                    raise RuntimeError(f"Ray ended with {code} on {host.name}, {tries} times: {host.said('ray')}")
+                # On a busy machine Ray gives up after 30 s on a daemon that still starts: two on one host are two nodes.
+                processes.kill_all(host.living)
+                command, tries = self._begin(host), tries + 1
 
     def _begin(self, host: Host) -> "subprocess.Popen[bytes]":
         is_head = host is self._head
@@ -67,8 +73,3 @@ class RayCluster:
 
 def _inherited() -> list[str]:
     return [name for name in os.environ if name.startswith("RAY_")]
-
-
-def _finish(command: "subprocess.Popen[bytes]") -> None:
-    if command.wait(timeout=_START_S):
-        raise RuntimeError(f"{' '.join(map(str, command.args))} ended with {command.returncode}: see its log")

@@ -17,6 +17,7 @@ from shardtune.api_schemas.training.step_trace import StepTrace, TraceFailure
 from shardtune.api_schemas.training.workload import PRECISIONS, Workload
 from shardtune.workers.rank.own_code import trace_process
 from shardtune.workers.rank.own_code.step_recorder import StepRecorder
+from tests.support.processes.command_line import children_with
 
 TASK = Workload(sequence_length=64, global_batch=8, precision=PRECISIONS["fp32"])
 
@@ -122,21 +123,13 @@ def test_what_the_code_started_ends_with_its_trace(install: Install, tmp_path: P
     failure = trace_process.trace(spec, TASK, limit_s=20)
     assert isinstance(failure, TraceFailure) and failure.code == code
     assert time.monotonic() - begin < 40
-    assert not any("trace_process" in _command_of(child) for child in psutil.Process().children(recursive=True))
+    assert children_with("trace_process") == []
     pid = int((tmp_path / "pid").read_text())
     try:
         _wait_for(lambda: "" if psutil.pid_exists(pid) else "ended", patience_s=5)
     finally:
         if psutil.pid_exists(pid):
             os.kill(pid, signal.SIGKILL)
-
-
-def _command_of(process: psutil.Process) -> str:
-    """Command line of a process; empty when it has ended, waited for or not."""
-    try:
-        return " ".join(process.cmdline())
-    except psutil.NoSuchProcess:
-        return ""
 
 
 def _wait_for(text: Callable[[], str], patience_s: float = 240.0) -> str:

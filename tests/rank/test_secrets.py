@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.support.processes.command_line import words_of
 from tests.support.ranks.tiny_tasks import tiny_task
 
 pytestmark = pytest.mark.ranks
@@ -80,20 +81,12 @@ def _open_files(pid: int) -> list[str]:
     return names
 
 
-def _command(process: psutil.Process) -> str:
-    """Empty for one that has ended."""
-    try:
-        return " ".join(process.cmdline())
-    except psutil.Error:
-        return ""
-
-
 def _ranks(agent: psutil.Process, count: int) -> list[psutil.Process]:
     """Everything that runs below the agent, once its look at the libraries is over and there are so many processes of ranks."""
     ends_s = time.monotonic() + 120
     while time.monotonic() < ends_s:
         below = agent.children(recursive=True)
-        words = {process: text for process in below if (text := _command(process))}
+        words = {process: text for process in below if (text := " ".join(words_of(process)))}
         ours = [text for text in words.values() if "shardtune.workers.rank" in text and "parent_death" not in text]
         if len(ours) >= count and not any("rank.inventory" in text for text in ours):
             return list(words)

@@ -17,6 +17,7 @@ from tests.rank.helpers.faulty_rehearsal import FAULTS
 from tests.rank.helpers.target_tasks import at_target
 from tests.rank.helpers.workplaces import workplace
 from tests.support.long_run import wide
+from tests.support.processes.command_line import children_with
 from tests.support.processes.stack import until
 
 pytestmark = pytest.mark.ranks
@@ -49,14 +50,7 @@ def attempt(
 
 def rehearsing() -> list[psutil.Process]:
     """Rehearsing processes that this test has started, at any depth."""
-    return [child for child in psutil.Process().children(recursive=True) if MODULE in " ".join(_words(child))]
-
-
-def _words(process: psutil.Process) -> list[str]:
-    try:
-        return process.cmdline()
-    except psutil.Error:
-        return []
+    return children_with(MODULE)
 
 
 def test_a_worker_of_two_ranks_rehearses_512_and_occupies_one(place: Workplace) -> None:

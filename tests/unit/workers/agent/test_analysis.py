@@ -1,11 +1,11 @@
 """Analysis of traces in a separate process that ends in any case."""
 
-import psutil
 import pytest
 
 from shardtune.api_schemas.trials.diagnosis import ProfilerRecording
 from shardtune.api_schemas.trials.failures import Failure, FailureKind
 from shardtune.workers.agent.analysis import LONGEST_S, diagnose, time_limit_s
+from tests.support.processes.command_line import children_with
 
 
 @pytest.mark.parametrize(("longest_s", "why"), [(60.0, "no-such-folder"), (0.001, "more than 0 s")])
@@ -16,7 +16,7 @@ def test_what_cannot_be_analysed_is_a_failure_and_leaves_no_process(tmp_path, lo
     diagnosis = diagnose(traced, longest_s)
     assert isinstance(diagnosis, Failure) and diagnosis.kind is FailureKind.SETUP
     assert why in diagnosis.message
-    assert not [child for child in psutil.Process().children(recursive=True) if "shardtune.traces" in child.cmdline()]
+    assert children_with("shardtune.traces") == []
 
 
 def test_large_traces_have_more_time():

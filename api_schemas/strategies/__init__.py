@@ -96,6 +96,11 @@ class TrialConfig(LossFields):
         return self.compile or self.strategy.compiles
 
     @property
+    def offloads_optimizer(self) -> bool:
+        """Whether the optimizer states are kept in host memory and updated there, by DeepSpeed's CPU Adam."""
+        return isinstance(self.strategy, ZeroConfig) and self.strategy.offload_optimizer is not None
+
+    @property
     def backend(self) -> str:
         """Backend of the configuration (kind of its strategy): `ddp`, `zero`, `fsdp1` or `fsdp2`."""
         return self.strategy.kind

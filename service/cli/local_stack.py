@@ -173,14 +173,8 @@ class LocalWorker:
         ranks: int | None,
         memory_gib: float | None,
         options: Sequence[str] = (),
-        *,
-        may_offload: bool = True,
     ) -> None:
-        """Prepare the worker's command line; `options` are further options of `python -m shardtune.workers`.
-
-        `may_offload`: whether a configuration may need DeepSpeed's CPU Adam; the worker then builds it before its
-        first trial.
-        """
+        """Prepare the worker's command line; `options` are further options of `python -m shardtune.workers`."""
         self._client = client
         # The name outlives the process: a resumed study takes over the leases of the interrupted one at once. Over hosts the
         # name has no host in it, because a requeued job may start on any of them; they share the state directory.
@@ -188,7 +182,6 @@ class LocalWorker:
         command = [*MODULE, "shardtune.workers", "--service", client.base_url, "--work-dir", str(state_dir / "worker")]
         command += ["--name", self.name]
         command += ["--ranks", str(ranks)] if ranks else []
-        command += [] if may_offload else ["--no-build-operators"]
         command += ["--memory-gib", str(memory_gib)] if memory_gib else []
         command += options
         # Not on the command line, which other users can read; the worker hides it from its ranks.

@@ -23,6 +23,7 @@ from shardtune.workers.agent.resume_phases import run_to_end
 from shardtune.workers.agent.supervise import RanksEnd, RunLimits
 from shardtune.workers.config.allowlist import Allowed
 from shardtune.workers.launchers.base import Launcher, LaunchFailed
+from shardtune.workers.launchers.operators import OperatorBuild
 from shardtune.workers.machine.conditions import with_conditions
 from shardtune.workers.trial_dir import DiskFull, TrialDir
 
@@ -59,6 +60,8 @@ class Workplace:
     """FLOP/s that one rank reaches, by dtype, as measured when the worker started; empty if they were not measured."""
     allowed: Allowed = field(default_factory=Allowed)
     """Scripts and entry points of the user that a task may name."""
+    operator_build: OperatorBuild | None = None
+    """Build of DeepSpeed's operators before the first task that needs them; None if nothing is to be built."""
     acquire_devices: AcquireDevices | None = None
     """Function that locks the devices for a run on a host with several workers; None if this worker is the only user of
     its devices."""
@@ -124,6 +127,8 @@ def run_attempt(
     try:
         _require_fit(task, workplace)
         _warn_of_emulation(task, workplace)
+        if workplace.operator_build is not None:
+            workplace.operator_build.run_before(task, lambda: interrupted() is not None)
         directory = directory_of()
         if task.model.script is not None:
             directory.write_script(workplace.allowed.scripts[task.model.script])

@@ -87,6 +87,7 @@ def workplace(settings: WorkerSettings, hosts: HostPool, allowed: Allowed) -> Wo
         matmul_flops=offered.matmul_flops,
         min_free_gib=settings.min_free_gib,
         allowed=allowed,
+        operator_build=hosts.operator_build,
         acquire_devices=None
         if settings.host_partition is None
         else _partition_devices(settings.work_dir.resolve(), settings.host_partition),

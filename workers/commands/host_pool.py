@@ -20,6 +20,7 @@ from shardtune.workers.gang.pipe import Engine
 from shardtune.workers.gang.slurm import SlurmHosts
 from shardtune.workers.interrupt import Interrupt
 from shardtune.workers.launchers.base import Launcher, LaunchFailed
+from shardtune.workers.launchers.operators import OperatorBuild
 from shardtune.workers.machine import device_hold, library_probe
 from shardtune.workers.machine.inventory import ranks_of
 from shardtune.workers.machine.offered_inventory import detect_again, offer, with_measured
@@ -45,6 +46,9 @@ class HostPool:
     """Name that the engine (such as Slurm) gives the worker; None if it gives none."""
     ends_in_s: Callable[[], float | None] = lambda: None
     """Seconds until the scheduler takes the hosts away; None if unknown."""
+    operator_build: OperatorBuild | None = None
+    """Build of DeepSpeed's operators before the first trial that needs them; None if the hosts have them, or if it is
+    left to the ranks."""
 
 
 @contextlib.contextmanager
@@ -64,13 +68,17 @@ def open_hosts(
 @contextlib.contextmanager
 def _open_local(settings: WorkerSettings, allowed: Allowed, interrupt: Interrupt) -> Iterator[HostPool | None]:
     with device_hold.hold_devices(settings, settings.ranks) as (gpus, launcher):
-        prepared = device_hold.prepare(settings, launcher, lambda: bool(interrupt))
+        prepared = device_hold.prepare(launcher, lambda: bool(interrupt))
         if interrupt or prepared is None:
             yield None
             return
+        operator_build = device_hold.operator_build(settings, launcher, prepared)
+        if operator_build is not None and settings.host_partition is not None:
+            # Now and not before a trial: the compilers would disturb the runs of the machine's other workers.
+            operator_build.run(lambda: bool(interrupt))
         libraries = library_probe.of_prepared(prepared, gpus, ranks_of(gpus, settings.ranks))
         offered = offer(settings, gpus, libraries, allowed, isolation=prepared.isolation)
-        yield HostPool(launcher, offered, lambda: detect_again(settings, libraries))
+        yield HostPool(launcher, offered, lambda: detect_again(settings, libraries), operator_build=operator_build)
 
 
 @contextlib.contextmanager

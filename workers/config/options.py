@@ -38,7 +38,7 @@ def machine_options(parser: argparse.ArgumentParser) -> None:
         dest="build_operators",
         action="store_false",
         default=None,
-        help="leave building DeepSpeed's CPU Adam to the first trial that offloads its optimizer",
+        help="leave building DeepSpeed's CPU Adam to the first trial that offloads its optimizer, within its time",
     )
 
 

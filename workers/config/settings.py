@@ -103,8 +103,9 @@ class WorkerSettings(BaseSettings):
     figures are known, such as CPU ranks. This takes half a minute, and the result is kept in `work_dir`. Otherwise the
     first searches there are guided by a guess, or not at all."""
     build_operators: bool = True
-    """Build DeepSpeed's CPU Adam (which takes a minute and is then cached) before the worker takes runs. Otherwise the
-    first trial that offloads its optimizer builds it."""
+    """Build DeepSpeed's CPU Adam (which takes one to three minutes and is then cached) before the first trial that
+    offloads its optimizer; over several hosts or on a divided machine, before the worker takes runs. Otherwise that
+    trial builds it, in its own time."""
 
     @field_validator("split", mode="before")
     @classmethod

@@ -1,10 +1,11 @@
-"""Build of DeepSpeed's C++ operators before any trial needs them."""
+"""Build of DeepSpeed's C++ operators before a trial needs them."""
 
 import logging
 import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from shardtune.api_schemas.trials.leases import ModelSummaryTask, TargetRehearsalTask, Task
 from shardtune.workers.clock import now_s
 from shardtune.workers.launchers.processes import LAUNCH_TAG, PYTHON, start_child
 from shardtune.workers.status_note import doing
@@ -14,20 +15,46 @@ BUILD_COMMAND = (*PYTHON, "-m", "shardtune.workers.rank.process.cpu_adam")
 _LIMIT_S = 900.0
 """Time limit in seconds for building DeepSpeed's C++ operators."""
 
+GiveUp = Callable[[], bool]
+"""Function that returns true when waiting must end."""
+
 log = logging.getLogger(__name__)
+
+
+class OperatorBuild:
+    """Build of DeepSpeed's C++ operators that waits for the first task whose ranks need them: most studies have none."""
+
+    def __init__(self, build: Callable[[GiveUp], None]) -> None:
+        self._build = build
+        self._is_due = True
+
+    def run_before(self, task: Task, give_up: GiveUp) -> None:
+        """Run the build if the task needs the operators. A failed build is not repeated."""
+        # Neither of the two starts a rank that trains.
+        if isinstance(task, ModelSummaryTask | TargetRehearsalTask):
+            return
+        if task.config.offloads_optimizer:
+            self.run(give_up)
+
+    def run(self, give_up: GiveUp) -> None:
+        """Run the build, unless one has ended."""
+        if self._is_due:
+            self._build(give_up)
+            self._is_due = give_up()
 
 
 def build(
     environment: Mapping[str, str],
     launch_tag: str,
     work_dir: Path,
-    give_up: Callable[[], bool],
+    give_up: GiveUp,
     command: tuple[str, ...],
 ) -> None:
     """Run the build of DeepSpeed's C++ operators to its end. A failed build is logged, and trials that need the
     operators will report `setup` failures."""
     log_path, started_s = work_dir / "operators.log", now_s()
-    status = "building DeepSpeed's CPU Adam for optimizer offload: one to three minutes, once for these libraries"
+    folder = environment.get("TORCH_EXTENSIONS_DIR") or "~/.cache/torch_extensions"
+    status = f"building DeepSpeed's CPU Adam for optimizer offload: one to three minutes, once for these libraries, in {folder}"
     with doing(work_dir, status), log_path.open("wb") as output:
         builder = start_child(command, {**environment, LAUNCH_TAG: launch_tag}, stdout=output, stderr=subprocess.STDOUT)
         try:
@@ -47,7 +74,7 @@ def build(
         )
 
 
-def _wait(builder: "subprocess.Popen[bytes]", until_s: float, give_up: Callable[[], bool]) -> int | None:
+def _wait(builder: "subprocess.Popen[bytes]", until_s: float, give_up: GiveUp) -> int | None:
     while not give_up() and now_s() < until_s:
         try:
             return builder.wait(0.2)

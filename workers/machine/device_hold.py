@@ -11,6 +11,7 @@ from shardtune.workers.launchers.base import LaunchFailed, Prepared
 from shardtune.workers.launchers.cold import RANK_COMMAND
 from shardtune.workers.launchers.fork_server import FORK_SERVER_COMMAND
 from shardtune.workers.launchers.local import LocalLauncher
+from shardtune.workers.launchers.operators import OperatorBuild
 from shardtune.workers.launchers.processes import rank_environment
 from shardtune.workers.machine import device_lock, rank_devices
 from shardtune.workers.machine.conditions import HostObserver
@@ -70,9 +71,9 @@ def _lock(settings: WorkerSettings, chosen: Gpus, patience_s: float) -> contextl
     return device_lock.hold_locks(settings.work_dir, chosen.uuids, patience_s=patience_s)
 
 
-def prepare(settings: WorkerSettings, launcher: LocalLauncher, give_up: Callable[[], bool]) -> Prepared | None:
-    """Import the ranks' libraries and build DeepSpeed's operators, so that the first trial need not spend time on it.
-    Returns None if `give_up` ended the wait."""
+def prepare(launcher: LocalLauncher, give_up: Callable[[], bool]) -> Prepared | None:
+    """Import the ranks' libraries, so that the first trial need not spend time on it. Returns None if `give_up` ended
+    the wait."""
     log.info("importing the libraries of the ranks")
     try:
         prepared = launcher.prepare(give_up)
@@ -81,6 +82,12 @@ def prepare(settings: WorkerSettings, launcher: LocalLauncher, give_up: Callable
             return None
         raise
     log.info("isolation of the ranks: %s", prepared.isolation)
-    if settings.build_operators and not prepared.operators_built:
-        launcher.build_operators(settings.work_dir, give_up)
     return prepared
+
+
+def operator_build(settings: WorkerSettings, launcher: LocalLauncher, prepared: Prepared) -> OperatorBuild | None:
+    """Build of DeepSpeed's operators that this machine still needs; None if it has them or the settings leave it to the
+    ranks."""
+    if not settings.build_operators or prepared.operators_built:
+        return None
+    return OperatorBuild(lambda give_up: launcher.build_operators(settings.work_dir, give_up))

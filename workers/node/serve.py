@@ -66,9 +66,14 @@ def serve(begin: Begin, line: AgentConnection) -> None:
     os.environ.update(begin.environment)
     allowed = Allowed.of(settings.allowed_models, settings.allowed_scripts)
     with device_hold.hold_devices(settings, settings.ranks, patience_s=_FORMER * begin.lease_s) as (gpus, launcher):
-        prepared = device_hold.prepare(settings, launcher, lambda: line.is_over)
+        prepared = device_hold.prepare(launcher, lambda: line.is_over)
         if prepared is None or line.is_over:
             return
+        # Now and not before a trial: other hosts would wait for this one in the middle of a run.
+        if (operator_build := device_hold.operator_build(settings, launcher, prepared)) is not None:
+            operator_build.run(lambda: line.is_over)
+            if line.is_over:
+                return
         libraries = library_probe.of_prepared(prepared, gpus, ranks_of(gpus, settings.ranks))
         line.send(_ready(settings, gpus, libraries, prepared, allowed))
         Node(settings, allowed, line, launcher, lambda: detect_again(settings, libraries)).carry_out_orders()

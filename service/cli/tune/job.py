@@ -25,7 +25,6 @@ from shardtune.service.cli.options import worker_launcher
 from shardtune.service.cli.signals import raise_on_signals
 from shardtune.service.cli.terminal import PrintableConsole
 from shardtune.service.cli.tune import study_input
-from shardtune.service.cli.tune.offloads import may_offload_optimizer
 from shardtune.service.cli.tune.options import TuneOptions
 from shardtune.service.cli.tune.progress_lines import LineView
 
@@ -134,12 +133,11 @@ def _run_study(
     expected = study.spec if study else spec
     assert expected is not None
     early_checks.check_own_code(expected.model, options.allowed)
-    offloads = may_offload_optimizer(expected)
     further_options = (*options.allowed, *host_options(study.cluster if study else expected.cluster, options.hosts))
-    worker = local_stack.LocalWorker(client, state_dir, ranks, memory_gib, further_options, may_offload=offloads)
+    worker = local_stack.LocalWorker(client, state_dir, ranks, memory_gib, further_options)
     continuation.pause_others(client, study, is_one_of_several=bool(options.rungs))
     try:
-        # A first start may build DeepSpeed's operators for minutes: the address is printed before, not after.
+        # A first start may measure the machine, or wait for its GPUs: the address is printed before, not after.
         print_progress(
             f"pages at {client.base_url}; starting a worker {'over the hosts' if options.hosts else 'on this machine'}"
         )

@@ -1,7 +1,7 @@
 """Build of DeepSpeed's C++ operators before a trial needs them: once per machine, never within a timed trial.
 
-Run as `python -m shardtune.workers.rank.process.cpu_adam` by the agent before it takes work, and by a rank only where
-that was left out.
+Run as `python -m shardtune.workers.rank.process.cpu_adam` by the agent before the first trial that needs it, and by a
+rank only where that was left out.
 """
 
 import functools
@@ -20,7 +20,6 @@ import torch
 from deepspeed.ops.op_builder import CPUAdamBuilder
 from torch.utils.cpp_extension import _get_build_directory, _import_module_from_library
 
-from shardtune.api_schemas.strategies import ZeroConfig
 from shardtune.api_schemas.trials.leases import ModelSummaryTask, ResumeTask, Task, TraceTask, TrialTask
 from shardtune.workers.rank.classify import SetupError
 from shardtune.workers.rank.process import parent_death
@@ -36,11 +35,7 @@ _BUILD_TIMEOUT_S = 600
 
 def is_needed(task: Task) -> bool:
     """Whether the task's optimizer runs on the host with DeepSpeed's CPU Adam."""
-    return (
-        not isinstance(task, ModelSummaryTask)
-        and isinstance(task.config.strategy, ZeroConfig)
-        and task.config.strategy.offload_optimizer is not None
-    )
+    return not isinstance(task, ModelSummaryTask) and task.config.offloads_optimizer
 
 
 def is_built() -> bool:

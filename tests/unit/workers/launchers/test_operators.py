@@ -5,20 +5,25 @@ import os
 import sys
 from pathlib import Path
 
+from shardtune.api_schemas.strategies import TrialConfig
+from shardtune.api_schemas.trials.leases import ModelSummaryTask, ResumeTask
 from shardtune.workers.launchers import operators
+from tests.support.workers.worker_fakes import make_task
 
 READS_THE_LINE = "import pathlib, sys; print(pathlib.Path(sys.argv[1], 'doing.txt').read_text())"
 
 
 def build(tmp_path, *command: str, give_up=lambda: False) -> None:
-    operators.build(os.environ, "test-mark", tmp_path, give_up, (sys.executable, *command))
+    environment = {**os.environ, "TORCH_EXTENSIONS_DIR": "/built/here"}
+    operators.build(environment, "test-mark", tmp_path, give_up, (sys.executable, *command))
 
 
 def test_while_it_builds_a_line_says_what_and_how_long(tmp_path, caplog):
     caplog.set_level(logging.INFO)
     build(tmp_path, "-c", READS_THE_LINE, str(tmp_path))
     stated = "building DeepSpeed's CPU Adam for optimizer offload: one to three minutes"
-    assert stated in (tmp_path / "operators.log").read_text(), "seen by whoever looks meanwhile"
+    words = (tmp_path / "operators.log").read_text()
+    assert stated in words and "in /built/here" in words, "seen by whoever looks meanwhile"
     assert stated in caplog.text and "built in" in caplog.text
     assert not (tmp_path / "doing.txt").exists()
 
@@ -35,3 +40,31 @@ def test_a_worker_that_ends_takes_the_builder_along(tmp_path, caplog):
     build(tmp_path, "-c", write, give_up=lambda: begun.exists() and begun.read_text() != "")
     assert not Path(f"/proc/{begun.read_text()}").exists()
     assert "will fail" not in caplog.text
+
+
+PLAIN = make_task()
+OFFLOADING = make_task(
+    config=TrialConfig.model_validate(
+        {"strategy": {"kind": "zero", "stage": 3, "offload_optimizer": {"device": "cpu"}}, "micro_batch": 1}
+    )
+)
+
+
+def test_operators_are_built_once_before_the_first_task_that_needs_them():
+    builds = []
+    awaited = operators.OperatorBuild(lambda give_up: builds.append("built"))
+    for task in (PLAIN, ModelSummaryTask(model=PLAIN.model, workload=PLAIN.workload), ResumeTask(trial=PLAIN)):
+        awaited.run_before(task, lambda: False)
+    assert builds == []
+    for task in (ResumeTask(trial=OFFLOADING), OFFLOADING):
+        awaited.run_before(task, lambda: False)
+    assert builds == ["built"]
+
+
+def test_a_build_that_was_interrupted_is_begun_again():
+    builds = []
+    awaited = operators.OperatorBuild(lambda give_up: builds.append(give_up()))
+    awaited.run_before(OFFLOADING, lambda: True)
+    awaited.run_before(OFFLOADING, lambda: False)
+    awaited.run_before(OFFLOADING, lambda: False)
+    assert builds == [True, False]

@@ -37,6 +37,14 @@ def command_prefix(source: ExportSource) -> str:
     return "".join(f"{name}={shlex.quote(value)} " for name, value in settings(source).items())
 
 
+def export_line(source: ExportSource) -> str:
+    """Line of a shell that sets the measured environment variables, for a file's comment above the command that it names.
+
+    It needs no escaping: values have the forms of `allowed_variables`, or are numbers.
+    """
+    return f"export {command_prefix(source).strip()}"
+
+
 def torchrun_binding(source: ExportSource) -> str:
     """Option of torchrun that binds ranks to cores; empty where ranks are not bound."""
     mode = source.config.numa_binding
@@ -46,9 +54,14 @@ def torchrun_binding(source: ExportSource) -> str:
 
 def notes(source: ExportSource) -> tuple[str, ...]:
     """Notes that tell the user which environment and core binding to set, for exported files that cannot set them."""
+    return (f"environment: start the ranks with {command_prefix(source).strip()}", *notes_beside_command(source))
+
+
+def notes_beside_command(source: ExportSource) -> tuple[str, ...]:
+    """Notes on the environment and core binding, for exported files whose header has `export_line` above the command."""
     binding = torchrun_binding(source)
     bound = (f"environment: ranks were bound to cores as by torchrun {binding} (needs numactl)",) if binding else ()
-    return (f"environment: start the ranks with {command_prefix(source).strip()}", *bound, *unset_notes(source))
+    return (*bound, *unset_notes(source))
 
 
 def unset_notes(source: ExportSource) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ from typing import Any
 
 import yaml
 
+from shardtune.tuner.export.environment import export_line
 from shardtune.tuner.export.quoting import remark
 from shardtune.tuner.export.source import ExportSource
 from shardtune.tuner.export.templates import fill
@@ -27,6 +28,7 @@ def tool_files(
         origin=source.origin,
         description=remark(source.description),
         release=release,
+        environment=export_line(source),
         command=remark(command),
         nodes=_nodes(source),
         lossy=comment(lossy, "# "),

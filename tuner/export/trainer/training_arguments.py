@@ -67,7 +67,7 @@ def arguments(source: ExportSource, consumer: str, backends: Backends = BACKENDS
             else ()
         ),
         *parts.notes,
-        *environment.notes(source),
+        *(environment.notes if consumer == _TRAINER else environment.notes_beside_command)(source),
     )
     return TrainerArguments(values, rendered_config, lossy, parts.code)
 

@@ -53,7 +53,31 @@ def test_every_consumer_is_told(form: str) -> None:
     for name, text in actual_files.files.items():
         if name.endswith((".py", ".yaml", ".toml")):
             assert f"OMP_NUM_THREADS=3 {SETTINGS_TEXT}" in text, name
-    assert form == "standard" or any(SETTINGS_TEXT in line for line in actual_files.lossy)
+    assert form == "standard" or form in COMMANDS or any(SETTINGS_TEXT in line for line in actual_files.lossy)
+
+
+COMMANDS = {
+    "trl": "torchrun ",
+    "axolotl": "axolotl train",
+    "llama-factory": "llamafactory-cli",
+    "ms-swift": "swift sft",
+}
+
+
+@pytest.mark.parametrize("form", COMMANDS)
+def test_a_header_sets_the_environment_before_the_command_that_it_names(form: str) -> None:
+    """Whoever copied the command alone would start ranks without what made the winner fast."""
+    worker = ("OMP_NUM_THREADS=3", "NCCL_ALGO=Ring", "LD_PRELOAD=/tmp/x.so")
+    exported = export(study(*worker), contender_of(KEEP), form)  # type: ignore[arg-type]
+    headers = [text for name, text in exported.files.items() if name.endswith((".py", ".yaml"))]
+    assert headers
+    for text in headers:
+        lines = [line.lstrip("# ") for line in text.splitlines()]
+        (at,) = [number for number, line in enumerate(lines) if line.startswith("export ")]
+        assert COMMANDS[form] in lines[at + 1]
+        assert sourced(lines[at]).items() >= {"OMP_NUM_THREADS": "3", "NCCL_ALGO": "Ring"}.items()
+        assert "LD_PRELOAD" not in lines[at]
+    assert not any("start the ranks with" in line for line in exported.lossy)
 
 
 @pytest.mark.parametrize("form", LAUNCHERS)

@@ -63,10 +63,15 @@ def _value(value: object) -> str:
 
 
 def _legend(changes: Sequence[SettingChange]) -> list[str]:
+    origins = {
+        "measured": "- measured: two search runs differ in this setting alone (one run each).",
+        "predicted": "- predicted: how much slower the recommended configuration should be without the change. No run tested it.",
+    }
+    found = {change.origin for change in changes}
     lines = [
-        "measured: two search runs differ in this setting alone (one run each). predicted: the predictor's ratio of the "
-        "recommended configuration with and without the change. Shares are those of the logarithms; effects that depend on "
-        "each other make them approximate.",
+        *(text for origin, text in origins.items() if origin in found),
+        "- Effects need not multiply to the gain above, which paired runs measured. Shares divide the product of the effects, by "
+        "logarithms.",
     ]
     if any(change.name == "backend" for change in changes):
         lines += ["", "`backend` stands for all settings of the strategy, which change together."]

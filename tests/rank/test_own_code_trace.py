@@ -3,7 +3,6 @@
 Two of them start cold; the others are forks that have torch imported.
 """
 
-import os
 import resource
 import sys
 import tempfile

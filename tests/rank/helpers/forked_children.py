@@ -45,8 +45,13 @@ def outcome_of(call: Callable[..., str], *arguments: Any, folder: Path, path: Se
 
 def _write(answer: Path, path: Sequence[Path], call: Callable[..., str], *arguments: Any) -> None:
     sys.path[:0] = map(str, path)
-    bounded_child.subprocess = SimpleNamespace(Popen=_ForkedModule)  # type: ignore[attr-defined]
+    fork_children()
     answer.write_text(call(*arguments))
+
+
+def fork_children() -> None:
+    """Have this process, itself a fork with one thread, fork its bounded children."""
+    bounded_child.subprocess = SimpleNamespace(Popen=_ForkedModule)  # type: ignore[attr-defined]
 
 
 class _ForkedModule:

@@ -26,7 +26,7 @@ TARGET = {
     "target": "4x2",
     "workload": WORKLOAD | {"global_batch": 32},
     "space": {"backends": ["fsdp1", "fsdp2"], "knobs": {"malloc": "default", "compile": False}},
-    "budget": {"max_trials": 4},
+    "budget": {"max_trials": 6},
 }
 
 
@@ -302,7 +302,7 @@ def test_a_compiled_configuration_is_rehearsed_without_compilation_and_keeps_its
 
 
 def test_a_budget_may_leave_rehearsals_out(quick_client):
-    study, tasks = finished(quick_client, budget={"max_trials": 4, "skip_rehearsal": True})
+    study, tasks = finished(quick_client, budget={"max_trials": 6, "skip_rehearsal": True})
     assert tasks == [] and projection_of(study)["rehearsals"] == []
 
 

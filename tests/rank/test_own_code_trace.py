@@ -1,9 +1,11 @@
-"""The process that traces own code: bounded in time and memory, and ended with the process that started it."""
+"""The process that traces own code: bounded in time and memory, and ended with the process that started it.
 
-import os
-import signal
-import subprocess
+Two of them start cold; the others are forks that have torch imported.
+"""
+
+import resource
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +19,8 @@ from shardtune.api_schemas.training.step_trace import StepTrace, TraceFailure
 from shardtune.api_schemas.training.workload import PRECISIONS, Workload
 from shardtune.workers.rank.own_code import trace_process
 from shardtune.workers.rank.own_code.step_recorder import StepRecorder
+from tests.rank.helpers import forked_children
+from tests.support.processes import preloaded_forks
 from tests.support.processes.command_line import children_with
 
 TASK = Workload(sequence_length=64, global_batch=8, precision=PRECISIONS["fp32"])
@@ -71,6 +75,7 @@ def test_a_trace_in_a_process_is_the_same(install: Install) -> None:
     traced = trace_process.trace(install("print('words of the code')"), TASK)
     assert isinstance(traced, StepTrace)
     assert traced.outside_tensors == () and traced.block_tensors == (512 * 32, 512 * 32, 512)
+    assert children_with("trace_process") == []
 
 
 @pytest.mark.parametrize(
@@ -83,9 +88,9 @@ def test_a_trace_in_a_process_is_the_same(install: Install) -> None:
     ],
 )
 def test_code_that_cannot_be_traced_costs_a_study_its_predictions_alone(
-    install: Install, statement: str, code: str
+    install: Install, tmp_path: Path, statement: str, code: str
 ) -> None:
-    failure = trace_process.trace(install(statement), TASK)
+    failure = forked_children.traced(install(statement), TASK, tmp_path)
     assert isinstance(failure, TraceFailure)
     assert failure.code == code, failure
     assert "\x1b" not in failure.message and f"({code})" in failure.note
@@ -97,39 +102,39 @@ def test_a_trace_ends_with_the_process_that_started_it_and_leaves_no_files(
     (tmp_path / "temporary").mkdir()
     monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
     spec = install(f"open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid())); time.sleep(1000)")
-    program = (
-        f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
-        "from shardtune.api_schemas.training.models import ModelSpec\n"
-        "from shardtune.api_schemas.training.workload import Workload\n"
-        "from shardtune.workers.rank.own_code import trace_process\n"
-        f"trace_process.trace(ModelSpec.model_validate_json({spec.model_dump_json()!r}),"
-        f" Workload.model_validate_json({TASK.model_dump_json()!r}))\n"
-    )
-    owner = subprocess.Popen([sys.executable, "-c", program])
+    texts = spec.model_dump_json(), TASK.model_dump_json()
+    owner = preloaded_forks.fork(_trace_cold, *texts, tmp_path, output=tmp_path / "owner.log")
     try:
         pid = int(_wait_for(lambda: (tmp_path / "pid").read_text() if (tmp_path / "pid").exists() else ""))
     finally:
-        os.kill(owner.pid, signal.SIGKILL)
-        owner.wait()
+        owner.kill()
+        owner.join()
     _wait_for(lambda: "" if psutil.pid_exists(pid) else "ended")
     assert list((tmp_path / "temporary").iterdir()) == []
+
+
+def _trace_cold(spec: str, workload: str, folder: Path) -> None:
+    sys.path.insert(0, str(folder))
+    # What this process was forked from has asked for another folder.
+    tempfile.tempdir = None
+    forked_children.trace(spec, workload)
 
 
 @pytest.mark.parametrize(("end", "code"), [("os._exit(0)", "crashed"), ("time.sleep(1000)", "time")])
 def test_what_the_code_started_ends_with_its_trace(install: Install, tmp_path: Path, end: str, code: str) -> None:
     """Code that hangs is ended in time."""
     begin, start = time.monotonic(), "import subprocess; child = subprocess.Popen(['sleep', '1000'])"
-    spec = install(f"{start}; open({str(tmp_path / 'pid')!r}, 'w').write(str(child.pid)); {end}")
-    failure = trace_process.trace(spec, TASK, limit_s=20)
+    pids = f"open({str(tmp_path / 'pids')!r}, 'w').write(f'{{os.getpid()}} {{child.pid}}')"
+    failure = forked_children.traced(install(f"{start}; {pids}; {end}"), TASK, tmp_path, limit_s=5)
     assert isinstance(failure, TraceFailure) and failure.code == code
-    assert time.monotonic() - begin < 40
-    assert children_with("trace_process") == []
-    pid = int((tmp_path / "pid").read_text())
+    assert time.monotonic() - begin < 25
+    tracing, started = map(int, (tmp_path / "pids").read_text().split())
+    assert not psutil.pid_exists(tracing)
     try:
-        _wait_for(lambda: "" if psutil.pid_exists(pid) else "ended", patience_s=5)
+        _wait_for(lambda: "" if psutil.pid_exists(started) else "ended", patience_s=5)
     finally:
-        if psutil.pid_exists(pid):
-            os.kill(pid, signal.SIGKILL)
+        if psutil.pid_exists(started):
+            psutil.Process(started).kill()
 
 
 def _wait_for(text: Callable[[], str], patience_s: float = 240.0) -> str:
@@ -141,12 +146,12 @@ def _wait_for(text: Callable[[], str], patience_s: float = 240.0) -> str:
     raise AssertionError(f"nothing came within {patience_s} s")
 
 
-def test_a_trace_never_raises_the_memory_that_its_starter_was_given() -> None:
+def test_a_trace_never_raises_the_memory_that_its_starter_was_given(tmp_path: Path) -> None:
     """Only root may raise a hard limit: anybody else's trace would end before it began."""
-    code = (
-        "import resource\nfrom shardtune.workers.rank.own_code import trace_process\n"
-        "given = 3 << 29\nresource.setrlimit(resource.RLIMIT_DATA, (given, given))\ntrace_process.limit_memory()\n"
-        "print(resource.getrlimit(resource.RLIMIT_DATA)[1] <= given)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "True"
+    assert forked_children.outcome_of(_limit_within, 3 << 29, folder=tmp_path) == "True"
+
+
+def _limit_within(given: int) -> str:
+    resource.setrlimit(resource.RLIMIT_DATA, (given, given))
+    trace_process.limit_memory()
+    return str(resource.getrlimit(resource.RLIMIT_DATA)[1] <= given)

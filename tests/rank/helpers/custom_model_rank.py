@@ -7,6 +7,7 @@ from pathlib import Path
 from shardtune.workers.launch import RESUMES
 from shardtune.workers.rank import main
 from shardtune.workers.trial_dir import TrialDir
+from tests.rank.helpers.forked_children import fork_children
 from tests.support.processes import preloaded_forks
 
 
@@ -20,6 +21,7 @@ def run_ranks(folder: Path, packages: Path) -> None:
 
 def _rank(folder: Path, packages: Path) -> None:
     sys.path.insert(0, str(packages))
+    fork_children()
     main.run(folder)
     # As the fork server's ranks end: gloo has hung in what the interpreter winds down.
     sys.stderr.flush()

@@ -18,6 +18,7 @@ _WORDS = (
     (r"be greater than ", "be above "),
     (r"be less than ", "be below "),
     (r"be a valid integer.*", "be a whole number"),
+    (r"^Unable to parse input string as an integer, exceeded maximum size$", "must be a smaller whole number"),
     (r"be a valid number.*", "be a number"),
     (r"be a valid boolean.*", "be true or false"),
     (r"be a valid string.*", "be text"),

@@ -25,6 +25,12 @@ _LONGEST_LINE = 64 << 20
 limit."""
 _KEYS = ("input_ids", "length")
 _FORMAT = "give one JSON value a line: a number of tokens, a list of token ids, or an object with input_ids or length"
+_TEXTS = {"text", "messages", "conversations", "prompt"}
+"""Fields of training data whose tokens nobody counted yet."""
+_COUNT = (
+    "this looks like training data, but the samples' lengths in tokens are wanted: count them with your tokenizer "
+    "(script in docs/how-to/samples-of-several-lengths.md) and write one number a line"
+)
 
 
 def read(path: Path) -> list[JsonValue]:
@@ -118,7 +124,9 @@ def _length_of(line: bytes, where: str) -> int:
     if isinstance(value, dict):
         key = next((key for key in _KEYS if key in value), None)
         if key is None:
-            raise InputError(f"{where} has neither input_ids nor length; {_FORMAT}")
+            raise InputError(
+                f"{where} has neither input_ids nor length; {_COUNT if _TEXTS & value.keys() else _FORMAT}"
+            )
         value = value[key]
     if isinstance(value, str) or (isinstance(value, list) and not all(type(token) is int for token in value[:8])):
         raise InputError(f"{where} holds no token ids; count tokens with your tokenizer: {_FORMAT}")

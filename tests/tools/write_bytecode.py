@@ -32,12 +32,13 @@ def main() -> int:
         subprocess.Popen([sys.executable, "-m", __spec__.name, package], stderr=subprocess.PIPE, text=True)
         for package in PACKAGES
     ]
-    for process in processes:
-        _, errors = process.communicate()
-        if process.returncode:
+    # All are waited for: one that outlives a failed setup would write while the next setup installs.
+    outputs = [process.communicate()[1] for process in processes]
+    statuses = [process.returncode for process in processes]
+    for status, errors in zip(statuses, outputs, strict=True):
+        if status:
             print(errors, file=sys.stderr)
-            return process.returncode
-    return 0
+    return next((status for status in statuses if status), 0)
 
 
 if __name__ == "__main__":

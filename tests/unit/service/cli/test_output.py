@@ -340,7 +340,7 @@ def test_the_table_fits_the_screen_and_keeps_the_best() -> None:
         (
             StudyPhase.FINAL_COMPARISON,
             None,
-            "final comparison, run 1 of at most 66, trial 1: starting ranks",
+            "final comparison, run 1 of at most 66 (up to 24 pairs and 18 screening runs), trial 1: starting ranks",
         ),
     ],
 )

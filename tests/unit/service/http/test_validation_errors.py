@@ -3,7 +3,7 @@
 import pytest
 from pydantic import ValidationError
 
-from shardtune.api_schemas.known_fields import fields_at
+from shardtune.api_schemas.known_fields import fields_at, rephrase_error
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.studies.study_request import StudyRequest
 from shardtune.api_schemas.training.models import ModelSpec
@@ -96,3 +96,11 @@ def test_a_value_that_is_wrong_as_a_whole_has_no_field_within():
         ModelSpec.model_validate("tiny")
     (item,) = drop_union_noise(rejected.value.errors())
     assert item["loc"] == () and "is not a preset" in item["msg"]
+
+
+def test_a_huge_integer_is_rejected_in_words_about_its_value() -> None:
+    """`unable to parse input string` was said of a number."""
+    with pytest.raises(ValidationError) as error:
+        StudyRequest.model_validate({"budget": {"max_pairs": 1e30}})
+    messages = [rephrase_error(found["msg"]) for found in error.value.errors() if "max_pairs" in found["loc"]]
+    assert messages == ["must be a smaller whole number"]

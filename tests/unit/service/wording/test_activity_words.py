@@ -47,6 +47,24 @@ def test_a_repeated_pair_is_no_run_beyond_the_maximum() -> None:
     assert activity_words.validation_position(study, 18) == "18 validation runs are done"
 
 
+@pytest.mark.parametrize(
+    ("most", "parts"),
+    [
+        (24, " (up to 7 pairs and 10 screening runs)"),
+        (15, " (up to 7 pairs and 1 screening run)"),
+        (14, " (up to 7 pairs)"),
+    ],
+)
+def test_the_maximum_of_runs_is_explained_by_the_pairs(most: int, parts: str) -> None:
+    """`--max-pairs 7` seemed ignored: `run 1 of at most 24` counts runs, two of each pair."""
+    study = comparing(most)
+    seven = study.spec.model_copy(update={"budget": Budget(max_trials=8, max_pairs=7)})
+    study = study.model_copy(update={"spec": seven})
+    assert activity_words.final_comparison_position(study, []) == f"final comparison, run 1 of at most {most}{parts}"
+    assert activity_words.validation_run(study, 10) == f"validation run 10 of at most {most}{parts}"
+    assert activity_words.validation_run(study, 30) == f"validation run 30 (at most {most} under equal load)"
+
+
 def test_live_lines_and_the_live_table_count_repeated_pairs() -> None:
     lines: list[str] = []
     view = LineView(lines.append)

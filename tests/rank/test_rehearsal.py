@@ -33,21 +33,11 @@ def ask(tmp_path: Path) -> Ask:
     return answer
 
 
-def test_the_line_from_four_and_eight_blocks_meets_the_model_of_twelve(
-    ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The first process starts as the command's do, the second is a fork."""
-    start_cold, begun = processes.ask, list[RehearsalTask]()
-
-    def first_cold(part: RehearsalTask, limit_s: float) -> RehearsalAnswer:
-        begun.append(part)
-        return start_cold(part, limit_s) if len(begun) == 1 else answer_of(part, tmp_path)
-
-    monkeypatch.setattr(processes, "ask", first_cold)
+def test_the_line_from_four_and_eight_blocks_meets_the_model_of_twelve(ask: Ask) -> None:
     task = at_target({"kind": "fsdp2", "dp_shard": 64, "tensor_parallel": 2, "dp_replicate": 4})
     extended = processes.rehearse(task, predicted_gib=None)
     assert extended.builds and extended.extended_from == (4, 8), extended.problem
-    assert extended.process_groups == 4 and len(begun) == 2
+    assert extended.process_groups == 4
     own_depth = ask(task, micro_batches=2).seen
     assert own_depth is not None and own_depth.blocks == 12
     assert extended.allocated_gib is not None
@@ -56,7 +46,7 @@ def test_the_line_from_four_and_eight_blocks_meets_the_model_of_twelve(
 
 def test_logits_count_by_the_part_that_a_rank_has(ask: Ask) -> None:
     def peak(tensor: int) -> int:
-        task = at_target({"kind": "fsdp2", "dp_shard": 512 // tensor, "tensor_parallel": tensor}, layers=2)
+        task = at_target({"kind": "fsdp2", "dp_shard": 512 // tensor, "tensor_parallel": tensor}, layers=4)
         wide = task.model.model_copy(update={"config": {**task.model.config, "vocab_size": 16384}})
         seen = ask(task.model_copy(update={"model": wide}), micro_batches=2).seen
         assert seen is not None
@@ -72,7 +62,7 @@ def test_the_last_stage_of_a_pipeline_has_its_blocks_and_the_loss(ask: Ask) -> N
 
 
 def test_cpu_ranks_hold_a_clone_of_what_they_reduce(ask: Ask) -> None:
-    on_gpus = at_target({"kind": "fsdp1", "dp_shard": 512}, layers=2)
+    on_gpus = at_target({"kind": "fsdp1", "dp_shard": 512}, layers=4)
     cpu = CLUSTER.model_copy(update={"device": "cpu", "gpu": "CPU"})
     gpus, ranks = (ask(task).seen for task in (on_gpus, on_gpus.model_copy(update={"cluster": cpu})))
     assert gpus is not None and ranks is not None

@@ -40,7 +40,7 @@ ROUNDED: dict[str, Any] = {
     "model": EIGHT_BIT["model"],
 }
 INTERLEAVED = {"pipeline_schedule": "interleaved_1f1b", "pipeline_virtual_stages": 2}
-PLAN = ResumePlan(fewest_steps=2, most_steps=3, steps_after=4)
+PLAN = ResumePlan(fewest_steps=4, most_steps=6, steps_after=4)
 
 
 @pytest.fixture(scope="module")

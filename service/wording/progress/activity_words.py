@@ -37,7 +37,7 @@ def final_comparison_position(study: Study, trials: Sequence[Trial]) -> str:
         return "recipes beside the answer"
     complete, most = len(validation_runs(study, trials)), most_validation_runs(study)
     if complete < most:
-        return f"final comparison, run {complete + 1} of at most {most}{parts_of_maximum(study)}"
+        return f"final comparison, run {complete + 1} of at most {most}{_parts_of_maximum(study)}"
     if study.phase is StudyPhase.FINAL_COMPARISON and study.result is None and most:
         return f"final comparison, run {complete + 1}: pairs under unequal load run again"
     return validation_position(study, complete)
@@ -53,12 +53,11 @@ def validation_position(study: Study, complete: int) -> str:
 
 
 def validation_run(study: Study, number: int) -> str:
-    """Name a validation run by its number: `validation run 3 of at most 24 (up to 7 pairs and 10 screening runs)`."""
-    parts = parts_of_maximum(study) if number <= most_validation_runs(study) else ""
-    return f"validation run {of_most_validation_runs(study, number)}{parts}"
+    """Name a validation run by its number: `validation run 3 of at most 14`."""
+    return f"validation run {of_most_validation_runs(study, number)}"
 
 
-def parts_of_maximum(study: Study) -> str:
+def _parts_of_maximum(study: Study) -> str:
     """Say how the maximum number of runs follows from `max_pairs`: ` (up to 7 pairs and 10 screening runs)`. Empty if
     no pairs are planned, as among several defaults alone."""
     pairs = study.spec.budget.max_pairs

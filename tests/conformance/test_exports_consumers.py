@@ -292,7 +292,10 @@ def test_trl_has_the_arguments_of_the_trainer_and_says_what_it_does_besides(conf
     # SFTConfig's own defaults would checkpoint, and train in bfloat16.
     assert values["gradient_checkpointing"] is values["activation_checkpointing"] is (config is ZERO)
     assert "bf16" in values and values["packing"] is False
-    assert set(trainer.lossy) < set(trl.lossy)
+    # TRL's header sets the environment above its command; the Trainer's script is started by a command of the user.
+    (environment,) = [line for line in trainer.lossy if line.startswith("environment: start the ranks with ")]
+    assert f"export {environment.removeprefix('environment: start the ranks with ')}\n" in trl.files["trl_sft.yaml"]
+    assert set(trainer.lossy) - {environment} < set(trl.lossy)
     assert {line.partition(":")[0] for line in set(trl.lossy) - set(trainer.lossy)} == {
         "data",
         "loss",

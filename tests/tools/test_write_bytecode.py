@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import shardtune.service.wording as imported
-from tests.tools import write_bytecode
+from tests.tools.write_bytecode import main
 
 
 def test_every_module_of_a_package_gets_bytecode(tmp_path: Path) -> None:
@@ -25,8 +25,8 @@ def test_a_failed_import_leaves_no_process_behind(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture
 ) -> None:
     """The second process ran on after the first had failed, and its error was never shown."""
-    monkeypatch.setattr(write_bytecode, "PACKAGES", ("absent_first", "absent_second"))
+    monkeypatch.setattr("tests.tools.write_bytecode.PACKAGES", ("absent_first", "absent_second"))
     monkeypatch.setattr(sys, "argv", ["write_bytecode"])
-    assert write_bytecode.main() != 0
+    assert main() != 0
     errors = capfd.readouterr().err
     assert "absent_first" in errors and "absent_second" in errors

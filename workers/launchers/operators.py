@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 class OperatorBuild:
-    """Build of DeepSpeed's C++ operators that waits for the first task whose ranks need them: most studies have none."""
+    """Build of DeepSpeed's C++ operators that waits for the first task whose ranks need them, which a study may never have."""
 
     def __init__(self, build: Callable[[GiveUp], None]) -> None:
         self._build = build

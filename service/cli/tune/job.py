@@ -25,6 +25,7 @@ from shardtune.service.cli.options import worker_launcher
 from shardtune.service.cli.signals import raise_on_signals
 from shardtune.service.cli.terminal import PrintableConsole
 from shardtune.service.cli.tune import study_input
+from shardtune.service.cli.tune.offloads import may_offload_optimizer
 from shardtune.service.cli.tune.options import TuneOptions
 from shardtune.service.cli.tune.progress_lines import LineView
 
@@ -134,6 +135,8 @@ def _run_study(
     assert expected is not None
     early_checks.check_own_code(expected.model, options.allowed)
     further_options = (*options.allowed, *host_options(study.cluster if study else expected.cluster, options.hosts))
+    if options.hosts and not may_offload_optimizer(expected):
+        further_options += ("--no-build-operators",)
     worker = local_stack.LocalWorker(client, state_dir, ranks, memory_gib, further_options)
     continuation.pause_others(client, study, is_one_of_several=bool(options.rungs))
     try:

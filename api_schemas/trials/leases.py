@@ -161,6 +161,12 @@ TASK_KINDS: tuple[str, ...] = ("model_summary", "trial", "resume_check", "trace"
 this release that keep the losses of their first steps, up to 2,000."""
 
 
+def uses_cpu_adam(task: Task) -> bool:
+    """Whether the ranks of a task train with DeepSpeed's CPU Adam, because the configuration offloads its optimizer."""
+    # Neither of these two steps an optimizer with values.
+    return not isinstance(task, ModelSummaryTask | TargetRehearsalTask) and task.config.offloads_optimizer
+
+
 class Registration(ProtocolMessage):
     """Request of a worker to register, or to send its changed inventory. A service of any release must be able to read
     it, so later versions only add fields."""

@@ -3,6 +3,7 @@
 import json
 import os
 import runpy
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,7 +18,9 @@ from torch.utils.cpp_extension import _get_build_directory
 
 from shardtune.workers.launch import Launch
 from shardtune.workers.machine.inventory import Libraries
+from shardtune.workers.rank.classify import SetupError
 from shardtune.workers.rank.fork_server import forking
+from shardtune.workers.rank.process import cpu_adam
 from tests.rank.helpers.fork_server_process import HostProcess, launch_order
 from tests.support.processes import preloaded_forks
 from tests.support.ranks.tiny_tasks import tiny_task
@@ -159,10 +162,14 @@ def test_ranks_without_a_host_hold_their_deadline_themselves(tmp_path: Path) -> 
     assert rank.exitcode == -signal.SIGKILL
 
 
-def test_the_builder_takes_its_compilers_along_when_its_parent_is_killed(tmp_path: Path) -> None:
-    # A compiler that never ends, for a cache of our own.
+@pytest.mark.parametrize("endless", ["-v", "-c"], ids=["version", "compile"])
+def test_the_builder_takes_its_compilers_along_when_its_parent_is_killed(endless: str, tmp_path: Path) -> None:
+    # A compiler that never ends: as a child of the builder, or of ninja in a process group of its own. The cache is new.
     compiler = tmp_path / "g++"
-    compiler.write_text(f"#!/bin/sh\necho $$ >> {tmp_path}/pids\nexec sleep 600\n")
+    compiler.write_text(
+        f'#!/bin/sh\ncase " $* " in *" {endless} "*) echo $$ >> {tmp_path}/pids; exec sleep 600;; esac\n'
+        f'exec {shutil.which("c++")} "$@"\n'
+    )
     compiler.chmod(0o755)
     environment = os.environ | {"TORCH_EXTENSIONS_DIR": str(tmp_path / "cache"), "CXX": str(compiler)}
     program = (
@@ -174,9 +181,19 @@ def test_the_builder_takes_its_compilers_along_when_its_parent_is_killed(tmp_pat
         wait_for(lambda: (tmp_path / "pids").exists() and (tmp_path / "pids").read_text().endswith("\n"), 60)
         (builder,) = psutil.Process(parent.pid).children()
         family = [builder, *builder.children(recursive=True)]
-        assert int((tmp_path / "pids").read_text().split()[-1]) in [process.pid for process in family]
+        assert int((tmp_path / "pids").read_text().split()[0]) in [process.pid for process in family]
         parent.kill()
     wait_for(lambda: not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in family), 5)
+
+
+def test_a_cache_that_cannot_be_made_has_no_operator_and_the_builder_says_what_to_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path / "file" / "cache"))
+    assert not cpu_adam.is_built()
+    with pytest.raises(SetupError, match=r"TORCH_EXTENSIONS_DIR \(.*/file/cache\): .*; name a folder"):
+        cpu_adam.build()
 
 
 def test_an_offload_trial_does_not_wait_for_the_lock_that_a_killed_one_left(host: HostProcess) -> None:

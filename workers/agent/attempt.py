@@ -76,6 +76,11 @@ class Workplace:
         with self.acquire_devices(is_exclusive, give_up) as are_ours:
             yield are_ours and self.is_ready(give_up)
 
+    def build_operators(self, task: Task, give_up: Callable[[], bool]) -> None:
+        """Build DeepSpeed's operators if the task needs them, unless this worker has done so or `give_up` ends it."""
+        if self.operator_build is not None:
+            self.operator_build.run_before(task, give_up)
+
     def is_ready(self, give_up: Callable[[], bool]) -> bool:
         """Wait until ranks can be started and the devices are free; returns false if `give_up` ended the wait.
 
@@ -127,8 +132,6 @@ def run_attempt(
     try:
         _require_fit(task, workplace)
         _warn_of_emulation(task, workplace)
-        if workplace.operator_build is not None:
-            workplace.operator_build.run_before(task, lambda: interrupted() is not None)
         directory = directory_of()
         if task.model.script is not None:
             directory.write_script(workplace.allowed.scripts[task.model.script])

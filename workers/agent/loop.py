@@ -156,8 +156,7 @@ class Agent:
     def _work_on(self, lease: Lease, sent_at_s: float) -> None:
         name = f"{lease.run_id}-{lease.attempt}"
         log.info("run %s, attempt %d: %s", lease.run_id, lease.attempt, words.task(lease))
-        directory = TrialDir(self._workplace.work_dir / name)
-        waiter = Waiter(lease.quiet_wait)
+        directory, waiter = TrialDir(self._workplace.work_dir / name), Waiter(lease.quiet_wait)
         heartbeat = HeartbeatThread(
             self._client,
             self._session.id,
@@ -178,13 +177,14 @@ class Agent:
         def interrupted() -> str | None:
             return self._interrupt.reason or heartbeat.stop_reason
 
-        limits = RunLimits(lease.deadline_s, lease.no_progress_s)
+        limits, must_end = RunLimits(lease.deadline_s, lease.no_progress_s), lambda: bool(interrupted())
         heartbeat.start()
         try:
-            with self._workplace.devices(lease.is_exclusive, lambda: bool(interrupted())) as are_ours:
+            with self._workplace.devices(lease.is_exclusive, must_end) as are_ours:
                 if are_ours:
-                    # With the devices: what this worker's neighbours run would not be quiet for this run either.
-                    waiter.wait(lambda: bool(interrupted()))
+                    self._workplace.build_operators(lease.task, must_end)
+                    # Last, and with the devices: what this worker's neighbours run would not be quiet for this run either.
+                    waiter.wait(must_end)
                 may_run = are_ours and not interrupted()
                 attempted = run_attempt(self._workplace, lease.task, create, limits, interrupted) if may_run else None
             if attempted is not None:
@@ -241,8 +241,8 @@ class Agent:
     def _release(self, lease: Lease) -> None:
         """Notify the service at once that this worker no longer executes the run. If the request fails, the service
         learns it later, when the lease expires."""
-        reason = self._interrupt.reason
-        failure = Failure(kind=FailureKind.WORKER_LOST, message=reason or "the worker ended unexpectedly")
+        reason = self._interrupt.reason or "the worker ended unexpectedly"
+        failure = Failure(kind=FailureKind.WORKER_LOST, message=reason)
         try:
             nothing = AttemptResult(failure, 0.0, 0, None)
             self._client.report(lease.run_id, report_message(self._session, lease, nothing, failure))

@@ -5,7 +5,7 @@ import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from shardtune.api_schemas.trials.leases import ModelSummaryTask, TargetRehearsalTask, Task
+from shardtune.api_schemas.trials.leases import Task, uses_cpu_adam
 from shardtune.workers.clock import now_s
 from shardtune.workers.launchers.processes import LAUNCH_TAG, PYTHON, start_child
 from shardtune.workers.status_note import doing
@@ -30,17 +30,19 @@ class OperatorBuild:
 
     def run_before(self, task: Task, give_up: GiveUp) -> None:
         """Run the build if the task needs the operators. A failed build is not repeated."""
-        # Neither of the two starts a rank that trains.
-        if isinstance(task, ModelSummaryTask | TargetRehearsalTask):
-            return
-        if task.config.offloads_optimizer:
+        if uses_cpu_adam(task):
             self.run(give_up)
 
     def run(self, give_up: GiveUp) -> None:
         """Run the build, unless one has ended."""
-        if self._is_due:
+        if not self._is_due:
+            return
+        try:
             self._build(give_up)
-            self._is_due = give_up()
+        except OSError as error:
+            # Such as a full disk: trials that need no operators can still run.
+            log.warning("DeepSpeed's CPU Adam was not built: %s", error)
+        self._is_due = give_up()
 
 
 def build(
@@ -53,7 +55,8 @@ def build(
     """Run the build of DeepSpeed's C++ operators to its end. A failed build is logged, and trials that need the
     operators will report `setup` failures."""
     log_path, started_s = work_dir / "operators.log", now_s()
-    folder = environment.get("TORCH_EXTENSIONS_DIR") or "~/.cache/torch_extensions"
+    cache = environment.get("XDG_CACHE_HOME") or "~/.cache"
+    folder = environment.get("TORCH_EXTENSIONS_DIR") or f"{cache}/torch_extensions"
     status = f"building DeepSpeed's CPU Adam for optimizer offload: one to three minutes, once for these libraries, in {folder}"
     with doing(work_dir, status), log_path.open("wb") as output:
         builder = start_child(command, {**environment, LAUNCH_TAG: launch_tag}, stdout=output, stderr=subprocess.STDOUT)

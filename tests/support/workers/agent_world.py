@@ -23,7 +23,7 @@ CONTINUE = (200, {"action": "continue", "lease_s": 20})
 class World:
     """One service with one lease to give, one agent; ends when `until(world)` is true after a request."""
 
-    def __init__(self, tmp_path, launcher, task, until, look=None, idle_minutes=None, **answers):
+    def __init__(self, tmp_path, launcher, task, until, look=None, idle_minutes=None, operator_build=None, **answers):
         self.until = until
         self.answers = {
             "workers": (200, REGISTERED),
@@ -59,7 +59,7 @@ class World:
             exit_when_idle_minutes=idle_minutes,
         )
         offered = inventory(Gpus(driver=None, devices=()), Libraries(), 2, 1.0)
-        place = Workplace(tmp_path, launcher, offered.fingerprint, 2, None, 0)
+        place = Workplace(tmp_path, launcher, offered.fingerprint, 2, None, 0, operator_build=operator_build)
         again = (lambda: look(offered.fingerprint)) if look else (lambda: None)
         self.agent = Agent(settings, WorkerClient(settings.service), place, offered, self.interrupt, again)
 

@@ -22,7 +22,7 @@ import cpuinfo  # type: ignore[import-untyped]
 import transformers
 
 from shardtune.api_schemas.training.adapters import Lora
-from shardtune.api_schemas.trials.leases import Task
+from shardtune.api_schemas.trials.leases import Task, uses_cpu_adam
 from shardtune.workers.launch import Launch
 from shardtune.workers.rank import inventory, trial_dir
 from shardtune.workers.rank.fork_server import forking
@@ -154,7 +154,7 @@ class ForkServer:
                 self._send({"event": "rejected", "dir": folder, "reason": str(error)})
                 return
             preload(task)
-            if cpu_adam.is_needed(task):
+            if uses_cpu_adam(task):
                 cpuinfo.get_cpu_info()
         self._folder = folder
         self._fork_ranks(folder, launch)

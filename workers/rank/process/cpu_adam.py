@@ -4,6 +4,7 @@ Run as `python -m shardtune.workers.rank.process.cpu_adam` by the agent before t
 rank only where that was left out.
 """
 
+import contextlib
 import functools
 import os
 import shutil
@@ -16,11 +17,12 @@ from pathlib import Path
 import cpuinfo  # type: ignore[import-untyped]
 import deepspeed
 import filelock
+import psutil
 import torch
 from deepspeed.ops.op_builder import CPUAdamBuilder
 from torch.utils.cpp_extension import _get_build_directory, _import_module_from_library
 
-from shardtune.api_schemas.trials.leases import ModelSummaryTask, ResumeTask, Task, TraceTask, TrialTask
+from shardtune.api_schemas.trials.leases import ResumeTask, TraceTask, TrialTask, uses_cpu_adam
 from shardtune.workers.rank.classify import SetupError
 from shardtune.workers.rank.process import parent_death
 
@@ -33,15 +35,14 @@ _MARKER = "shardtune-built-for"
 _BUILD_TIMEOUT_S = 600
 
 
-def is_needed(task: Task) -> bool:
-    """Whether the task's optimizer runs on the host with DeepSpeed's CPU Adam."""
-    return not isinstance(task, ModelSummaryTask) and task.config.offloads_optimizer
-
-
 def is_built() -> bool:
     """Whether torch's extension cache contains CPU Adam, built for the installed libraries."""
-    marker = _folder() / _MARKER
-    return (_folder() / f"{_NAME}.so").exists() and marker.exists() and marker.read_text() == _built_for()
+    try:
+        folder = _folder()
+        return (folder / f"{_NAME}.so").exists() and (folder / _MARKER).read_text() == _built_for()
+    except OSError:
+        # Without a marker, and where torch cannot make the folder, which it does when asked for its name (2.13).
+        return False
 
 
 def ensure_built(task: TrialTask | ResumeTask | TraceTask, report_progress: Callable[[], None]) -> None:
@@ -52,7 +53,7 @@ def ensure_built(task: TrialTask | ResumeTask | TraceTask, report_progress: Call
     Raises:
         SetupError: there is no compiler, or the build failed.
     """
-    if not is_needed(task) or os.environ.get("LOCAL_RANK", "0") != "0" or is_built():
+    if not uses_cpu_adam(task) or os.environ.get("LOCAL_RANK", "0") != "0" or is_built():
         return
     command = [
         sys.executable,
@@ -78,7 +79,7 @@ def load(task: TrialTask | ResumeTask | TraceTask) -> None:
     """Make DeepSpeed use the CPU Adam library that was built before."""
     # DeepSpeed would run torch's build step once more, under a lock file that a rank killed meanwhile leaves behind for
     # ever (torch 2.13): each later trial that offloads would wait for it until its deadline.
-    if is_needed(task) and is_built():
+    if uses_cpu_adam(task) and is_built():
         CPUAdamBuilder._loaded_ops[_NAME] = _import_module_from_library(  # type: ignore[no-untyped-call]
             _NAME, str(_folder()), is_python_module=True
         )
@@ -88,21 +89,32 @@ def build() -> None:
     """Compile CPU Adam (about 50 s). A lock makes sure that only one process of this machine compiles it.
 
     Raises:
-        SetupError: there is no compiler, or the build failed.
+        SetupError: there is no compiler, the build failed, or its folder cannot be written.
     """
     if shutil.which("g++") is None and shutil.which("c++") is None:
         raise SetupError("offload_optimizer needs a C++ compiler to build DeepSpeed's CPU Adam; install g++")
-    folder = _folder()
-    with filelock.FileLock(folder.with_name(f"{_NAME}.shardtune.lock"), timeout=_BUILD_TIMEOUT_S):
-        if is_built():
-            return
-        # torch's own lock file outlives a build that was killed, and the next one would wait for ever.
-        (folder / "lock").unlink(missing_ok=True)
-        try:
+    try:
+        folder = _folder()
+        with filelock.FileLock(folder.with_name(f"{_NAME}.shardtune.lock"), timeout=_BUILD_TIMEOUT_S):
+            if is_built():
+                return
+            # torch's own lock file outlives a build that was killed, and the next one would wait for ever.
+            (folder / "lock").unlink(missing_ok=True)
             CPUAdamBuilder().load(verbose=False)
-        except RuntimeError as error:
-            raise SetupError(f"DeepSpeed's CPU Adam did not build: {error}") from error
-        (folder / _MARKER).write_text(_built_for())
+            (folder / _MARKER).write_text(_built_for())
+    except filelock.Timeout as error:
+        raise SetupError(
+            f"another process has been building DeepSpeed's CPU Adam for {_BUILD_TIMEOUT_S} s ({error.lock_file} is "
+            "locked); end that process, then restart the worker"
+        ) from error
+    except OSError as error:
+        stated = os.environ.get("TORCH_EXTENSIONS_DIR", "not set")
+        raise SetupError(
+            f"TORCH_EXTENSIONS_DIR ({stated}): DeepSpeed's CPU Adam was not built: {error}; name a folder that this user "
+            "can write, then restart the worker"
+        ) from error
+    except RuntimeError as error:
+        raise SetupError(f"DeepSpeed's CPU Adam did not build: {error}") from error
 
 
 def _folder() -> Path:
@@ -113,9 +125,18 @@ def _built_for() -> str:
     return f"torch {torch.__version__}, deepspeed {deepspeed.__version__}"
 
 
+def _end_with_compilers(*_: object) -> None:
+    """End this process and all processes below it."""
+    # ninja gives each compiler a process group of its own (1.13).
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+    os.killpg(0, signal.SIGKILL)
+
+
 def main() -> int:
     """Build CPU Adam in this process. The compilers end, too, when this process is terminated or its parent ends."""
-    signal.signal(signal.SIGTERM, lambda *_: os.killpg(0, signal.SIGKILL))
+    signal.signal(signal.SIGTERM, _end_with_compilers)
     parent_death.tie_to_parent(sign=signal.SIGTERM)
     try:
         build()

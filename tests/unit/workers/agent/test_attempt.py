@@ -1,19 +1,15 @@
 """Tasks that a worker over several hosts takes, and its counters; the ranks are fake."""
 
-import time
-
 import pytest
 
 from shardtune.api_schemas.access import private_folder
 from shardtune.api_schemas.machines.hardware import Cluster
-from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.trials.failures import Failure
 from shardtune.api_schemas.trials.leases import ResumeTask
 from shardtune.api_schemas.trials.measurements import Measurement
 from shardtune.api_schemas.trials.resume_check import ResumeMeasurement
 from shardtune.workers.agent.attempt import Workplace, run_attempt
 from shardtune.workers.agent.supervise import RunLimits
-from shardtune.workers.launchers.operators import OperatorBuild
 from shardtune.workers.trial_dir import TrialDir
 from tests.support.processes.other_user import OTHER_UID, acting, place_of_all_users
 from tests.support.workers.worker_fakes import make_task
@@ -51,21 +47,6 @@ def test_what_the_hosts_do_not_have_is_rejected(run, task, words):
     attempted = run(task)
     assert isinstance(attempted.result, Failure) and attempted.result.kind == "setup"
     assert words in attempted.result.message
-
-
-def test_operators_are_built_before_a_run_begins_and_not_in_its_time(run, tmp_path):
-    offloading = {"strategy": {"kind": "zero", "stage": 3, "offload_optimizer": {"device": "cpu"}}, "micro_batch": 1}
-    seen = []
-
-    def build(give_up):
-        seen.append(((tmp_path / "work" / "run-1").exists(), give_up()))
-        time.sleep(0.5)
-
-    task = task_over(1).model_copy(update={"config": TrialConfig.model_validate(offloading)})
-    begun_s = time.monotonic()
-    attempted = run(task, "complete", "complete", operator_build=OperatorBuild(build))
-    assert isinstance(attempted.result, Measurement) and seen == [(False, False)]
-    assert attempted.elapsed_s <= time.monotonic() - begun_s - 0.5
 
 
 def test_a_resume_check_over_hosts_needs_a_folder_that_all_see(run, tmp_path):

@@ -1,11 +1,17 @@
 """The agent's loop against a service that answers as told and ranks that act as told."""
 
+import logging
+import time
+
 import pytest
 
 from shardtune.api_schemas.protocol import PROTOCOL_VERSION
+from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.trials.leases import QuietWait
 from shardtune.workers.agent.client_errors import RequestRejected
 from shardtune.workers.clock import LeaseClock, now_s
+from shardtune.workers.launchers.operators import OperatorBuild
+from tests.support.processes.stack import until
 from tests.support.workers.agent_world import CONTINUE, REGISTERED, World
 
 
@@ -13,14 +19,20 @@ from tests.support.workers.agent_world import CONTINUE, REGISTERED, World
 def world(tmp_path, warm, task):
     created = []
 
-    def make(*acts, until, **answers):
-        created.append(World(tmp_path, warm(*acts), task, until, **answers))
+    def make(*acts, until, leased=task, **answers):
+        created.append(World(tmp_path, warm(*acts), leased, until, **answers))
         created[-1].agent.run()
         return created[-1]
 
     yield make
     for world in created:
         world.service.close()
+
+
+@pytest.fixture
+def offloading(task):
+    strategy = {"kind": "zero", "stage": 3, "offload_optimizer": {"device": "cpu"}}
+    return task.model_copy(update={"config": TrialConfig.model_validate({"strategy": strategy, "micro_batch": 1})})
 
 
 def lease_requests(times):
@@ -177,6 +189,30 @@ def test_a_wait_ends_when_the_service_takes_the_run_away(world):
     order = QuietWait(most_s=3600, most_foreign_cores=0)
     stop = (200, {"action": "stop", "reason": "cancelled", "lease_s": 20})
     assert world(until=lease_requests(2), quiet_wait=order, heartbeat=stop).reports() == []
+
+
+def test_operators_are_built_before_the_wait_for_quiet_and_not_in_the_time_of_the_run(
+    world, offloading, tmp_path, caplog
+):
+    caplog.set_level(logging.INFO)
+    waiting, builds = "waiting until the machine is quiet", []
+
+    def build(give_up):
+        builds.append((give_up(), (tmp_path / "r1-3").exists(), waiting in caplog.text))
+        time.sleep(0.5)
+
+    order, begun_s = QuietWait(most_s=1.5, most_foreign_cores=0), time.monotonic()
+    place = {"leased": offloading, "operator_build": OperatorBuild(build)}
+    (report,) = world("complete", "complete", until=lease_requests(2), quiet_wait=order, **place).reports()
+    assert builds == [(False, False, False)] and waiting in caplog.text
+    assert report.gpu_seconds <= 2 * (time.monotonic() - begun_s - 0.5)
+
+
+def test_no_rank_starts_for_a_run_that_the_service_takes_away_during_the_build(world, offloading, tmp_path):
+    stop = (200, {"action": "stop", "reason": "cancelled", "lease_s": 20})
+    build = OperatorBuild(lambda give_up: until(give_up, 30, "the agent ends the build"))
+    ended_world = world(until=lease_requests(2), leased=offloading, operator_build=build, heartbeat=stop)
+    assert ended_world.reports() == [] and not (tmp_path / "r1-3").exists()
 
 
 def test_fields_of_a_newer_service_are_ignored(world):

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.trials.leases import ModelSummaryTask, ResumeTask
+from shardtune.api_schemas.trials.leases import ModelSummaryTask, RehearsalTask, ResumeTask, TargetRehearsalTask
 from shardtune.workers.launchers import operators
 from tests.support.workers.worker_fakes import make_task
 
@@ -53,7 +53,9 @@ OFFLOADING = make_task(
 def test_operators_are_built_once_before_the_first_task_that_needs_them():
     builds = []
     awaited = operators.OperatorBuild(lambda give_up: builds.append("built"))
-    for task in (PLAIN, ModelSummaryTask(model=PLAIN.model, workload=PLAIN.workload), ResumeTask(trial=PLAIN)):
+    summary = ModelSummaryTask(model=PLAIN.model, workload=PLAIN.workload)
+    rehearsal = TargetRehearsalTask(trial=OFFLOADING, parts=(RehearsalTask(trial=OFFLOADING),))
+    for task in (PLAIN, ResumeTask(trial=PLAIN), summary, rehearsal):
         awaited.run_before(task, lambda: False)
     assert builds == []
     for task in (ResumeTask(trial=OFFLOADING), OFFLOADING):
@@ -68,3 +70,17 @@ def test_a_build_that_was_interrupted_is_begun_again():
     awaited.run_before(OFFLOADING, lambda: False)
     awaited.run_before(OFFLOADING, lambda: False)
     assert builds == [True, False]
+
+
+def test_a_build_that_cannot_start_is_logged_and_not_repeated(caplog):
+    builds = []
+
+    def build(give_up):
+        builds.append(give_up())
+        raise OSError(28, "No space left on device")
+
+    awaited = operators.OperatorBuild(build)
+    awaited.run_before(OFFLOADING, lambda: False)
+    awaited.run_before(OFFLOADING, lambda: False)
+    assert builds == [False]
+    assert "was not built: [Errno 28] No space left on device" in caplog.text

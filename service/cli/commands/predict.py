@@ -98,7 +98,9 @@ def command(
     as_json: AsJson = False,
 ) -> None:
     """Predict the fastest configurations that fit, and memory and speed of each strategy, without running a trial."""
-    subject = model_argument.read_model(model)
+    adapter, subject = adapter_options(lora, last_layers, qlora, dora), model_argument.read_model(model)
+    # Before the machine's rates: measuring them for a minute would mend no wrong file.
+    lengths = lengths_file.option_values(data, layout)
     cluster_name: Cluster | str = subject.cluster if cluster is None and hardware is None else cluster or "local"
     report = measured_hardware.hardware_report(cluster_name, hardware, state_dir)
     options = predictor.PredictOptions(
@@ -114,8 +116,8 @@ def command(
         trace,
         optimizer,
         checkpointing,
-        adapter_options(lora, last_layers, qlora, dora),
-        lengths_file.option_values(data, layout),
+        adapter,
+        lengths,
         float8,
         tuple(allow_model or ()),
     )

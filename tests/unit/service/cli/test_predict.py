@@ -156,6 +156,12 @@ def test_this_machine_has_to_be_measured_first(tmp_path: Path, client: TestClien
     assert answer.status_code == 422 and "no worker is registered" in answer.text
 
 
+def test_a_wrong_file_of_lengths_is_named_before_a_machine_that_was_not_measured(tmp_path: Path) -> None:
+    (tmp_path / "train.jsonl").write_text('{"messages": []}\n')
+    with pytest.raises(InputError, match=r"train\.jsonl, line 1 has neither input_ids nor length"):
+        predict("llama-tiny", "--data", str(tmp_path / "train.jsonl"), "--state-dir", str(tmp_path))
+
+
 @pytest.mark.parametrize(
     "body", [{"model": "llama-2-7b", "cluster": "8xh900"}, {"model": {"model_type": "llama"}, "cluster": "8xh100"}]
 )

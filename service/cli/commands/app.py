@@ -4,14 +4,27 @@ A command's module is imported when the command is called: most modules need the
 and `--version` should not wait for them.
 """
 
-from typing import Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from shardtune import __version__
-from shardtune.service.cli.lazy_module import load
+from shardtune.service.cli.errors import InputError
+from shardtune.service.cli.lazy_module import LazyModule, load
+
+if TYPE_CHECKING:
+    import pydantic
+
+    from shardtune.api_schemas import known_fields
+else:
+    pydantic, known_fields = LazyModule("pydantic"), LazyModule("shardtune.api_schemas.known_fields")
+
+_NUMBER_PROBLEMS = frozenset(
+    {"int_parsing", "int_parsing_size", "float_parsing", "greater_than_equal", "less_than_equal"}
+)
+"""Types of the errors that pydantic, by which Typer reads values (0.29), finds in a number."""
 
 
 class CommandEntry(NamedTuple):
@@ -119,6 +132,31 @@ class _CommandTable(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> TyperCommand | None:
         """Return a command by its name; None for an unknown name."""
         return _LazyCommand(cmd_name, help=COMMANDS[cmd_name].help) if cmd_name in COMMANDS else None
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command of the command line.
+
+        Raises:
+            InputError: an option's number is out of its range, or no number.
+        """
+        try:
+            return super().invoke(ctx)
+        except typer.BadParameter as error:
+            wrong_number = _number_error(error)
+            if wrong_number is None:
+                raise
+            raise wrong_number from None
+
+
+def _number_error(error: typer.BadParameter) -> InputError | None:
+    """Return the error of a wrong number with option, value and remedy; None for a wrong value of another kind."""
+    if error.param is None or not isinstance(error.__cause__, pydantic.ValidationError):
+        return None
+    problem = error.__cause__.errors(include_url=False)[0]
+    if problem["type"] not in _NUMBER_PROBLEMS:
+        return None
+    option, words = max(error.param.opts, key=len), known_fields.rephrase_error(problem["msg"])
+    return InputError(f"{option} ({problem['input']!s:.100}) {words}; give such a number")
 
 
 # Typer's own tracebacks are off: they print local variables, which may hold an API key or a database's password.

@@ -123,9 +123,11 @@ class RunCosts:
     """Mean GPU-seconds of one run, including its repeated attempts."""
 
 
-def run_costs(session: Session, study_ids: Sequence[str]) -> dict[str, dict[tuple[RunPurpose, int], RunCosts]]:
+def run_costs(
+    session: Session, study_ids: Sequence[str], left_out_block: int
+) -> dict[str, dict[tuple[RunPurpose, int], RunCosts]]:
     """Return the costs of each study's runs by purpose and by the number of the final comparison (paired runs that
-    decide) they belong to; number 0 means the search."""
+    decide) they belong to; number 0 means the search. Runs of the comparison block `left_out_block` are left out."""
     spent = AttemptRow.gpu_seconds
     runs = func.count(RunRow.id.distinct())
     counted = func.min(case((AttemptRow.attempt == RunRow.attempt, spent)))
@@ -133,6 +135,7 @@ def run_costs(session: Session, study_ids: Sequence[str]) -> dict[str, dict[tupl
         select(RunRow.study_id, RunRow.purpose, RunRow.comparison_round, runs, counted, func.sum(spent) / runs)
         .join(AttemptRow, AttemptRow.run_id == RunRow.id)
         .where(RunRow.study_id.in_(study_ids), RunRow.state == TrialState.COMPLETE)
+        .where(RunRow.comparison_block.is_distinct_from(left_out_block))
         .group_by(RunRow.study_id, RunRow.purpose, RunRow.comparison_round)
     )
     costs: dict[str, dict[tuple[RunPurpose, int], RunCosts]] = {study_id: {} for study_id in study_ids}

@@ -21,6 +21,7 @@ class LineView:
         self._confirmed: set[str] = set()
         self._final_comparison = 0
         self._rejected = 0
+        self._whole_steps: set[str] = set()
         self._resume_checks: set[str] = set()
         self._rehearsals: set[str] = set()
         self._recipe_runs: set[str] = set()
@@ -68,6 +69,7 @@ class LineView:
                     f"{activity_words.validation_run(study, len(self._confirmed))}: "
                     f"trial {trial.number}, {figure} tokens/s/GPU{_disturbance_note(run)}"
                 )
+        self._print_whole_steps(trials)
         self._print_resume_checks(trials)
         self._print_rehearsals(trials)
         self._print_recipe_runs(trials)
@@ -102,6 +104,15 @@ class LineView:
                 problem = run.rehearsal.answers[-1].problem
                 end = "built and stepped" if problem is None else f"{problem.code}: {problem.message}"
                 self._write(f"rehearsal of trial {trial.number} at the target's number of ranks: {end}")
+
+    def _print_whole_steps(self, trials: Sequence[Trial]) -> None:
+        for trial, run in activity_words.runs_of(trials, "validation", TrialState.COMPLETE):
+            if run.is_whole_step and run.run_id not in self._whole_steps and run.measurement is not None:
+                self._whole_steps.add(run.run_id)
+                figure = study_words.rate(run.measurement.tokens_per_s_per_gpu)
+                self._write(
+                    f"whole steps after the verdict: trial {trial.number}, {figure} tokens/s/GPU{_disturbance_note(run)}"
+                )
 
     def _print_resume_checks(self, trials: Sequence[Trial]) -> None:
         for trial, run in activity_words.runs_of(trials, "resume_check", TrialState.COMPLETE):

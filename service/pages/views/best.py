@@ -24,6 +24,7 @@ from shardtune.service.wording import cluster_words
 from shardtune.service.wording.progress import time_left
 from shardtune.service.wording.progress.time_left import RunCounts
 from shardtune.tuner.objective import available_gib
+from shardtune.tuner.verdict.whole_steps import WHOLE_STEP_BLOCK
 
 PAGE = 25
 
@@ -112,7 +113,8 @@ def running_rows(session: Session, rows: Sequence[StudyRow], now: datetime) -> t
 
 def runs_by_study(session: Session, open_studies: Sequence[Study]) -> dict[str, RunCounts]:
     """Count the runs of each study and their durations, by study id, to estimate the studies' remaining time."""
-    costs = overview.run_costs(session, [study.study_id for study in open_studies])
+    # Whole steps are timed after the verdict: they are no runs of the comparison.
+    costs = overview.run_costs(session, [study.study_id for study in open_studies], WHOLE_STEP_BLOCK)
     return {study.study_id: _count_runs(study, costs[study.study_id]) for study in open_studies}
 
 

@@ -27,6 +27,8 @@ def activity(study: Study, trials: Sequence[Trial]) -> str:
         return f"rehearsing the projection of trial {trial.number} at the target's number of ranks"
     if run.purpose == RunPurpose.RECIPE:
         return f"{phase}, {run.recipe or 'the stated one'}: {describe_step(run.progress)}"
+    if run.is_whole_step:
+        return f"timing whole steps, trial {trial.number}: {describe_step(run.progress)}"
     return f"{phase}, trial {trial.number}: {describe_step(run.progress)}"
 
 
@@ -38,9 +40,14 @@ def final_comparison_position(study: Study, trials: Sequence[Trial]) -> str:
     complete, most = len(validation_runs(study, trials)), most_validation_runs(study)
     if complete < most:
         return f"final comparison, run {complete + 1} of at most {most}{_parts_of_maximum(study)}"
-    if study.phase is StudyPhase.FINAL_COMPARISON and study.result is None and most:
+    # Beyond the maximum only such pairs run; a resume check or recipes may follow them instead.
+    if most and any(_is_open_validation(run) for trial in trials for run in trial.runs):
         return f"final comparison, run {complete + 1}: pairs under unequal load run again"
     return validation_position(study, complete)
+
+
+def _is_open_validation(run: Run) -> bool:
+    return run.purpose == RunPurpose.VALIDATION and run.state.is_open and not run.is_whole_step
 
 
 def validation_position(study: Study, complete: int) -> str:
@@ -84,8 +91,10 @@ def most_validation_runs(study: Study) -> int:
 
 
 def validation_runs(study: Study, trials: Sequence[Trial]) -> list[tuple[Trial, Run]]:
-    """Return the complete validation runs of a study's current final comparison, with their trials."""
-    return runs_of_comparison(study, trials, RunPurpose.VALIDATION)
+    """Return the complete validation runs of a study's current final comparison, with their trials. Runs that time whole
+    steps after the verdict are left out."""
+    complete = runs_of_comparison(study, trials, RunPurpose.VALIDATION)
+    return [(trial, run) for trial, run in complete if not run.is_whole_step]
 
 
 def runs_of_comparison(study: Study, trials: Sequence[Trial], purpose: RunPurpose) -> list[tuple[Trial, Run]]:

@@ -207,6 +207,9 @@ def test_a_study_of_the_form_has_the_limits_and_the_objective_that_were_typed(qu
     assert spec["space"]["backends"] == ["ddp", "fsdp2"] and spec["space"]["allow_compile"] is False
     assert spec["space"]["knobs"] == {"micro_batch": [1, 2], "bucket_cap_mb": {"min": None, "max": 100}}
     assert spec["wait_for_worker_s"] == 7200
+    plain = {name: form[name] for name in ("csrf", "model", "hardware", "sequence_length", "global_batch")}
+    rejected = quick_client.post("/new", data=plain | {"max_pairs": "6"}, headers=HTML)
+    assert rejected.status_code == 422 and "must be at least 7" in rejected.text and "<details open>" in rejected.text
     for wrong, says in (({"knobs": '{"bucket": 1}'}, "did you mean"), ({"memory_headroom": "95"}, "such as 5")):
         rejected = quick_client.post("/new", data=form | wrong, headers=HTML)
         assert rejected.status_code == 422 and says in rejected.text and "<details open>" in rejected.text

@@ -80,6 +80,10 @@ def test_the_page_says_how_the_speeds_were_measured(quick_client):
     study = study_of(quick_client, ShortStepWorker(quick_client, off=0.01))
     page = quick_client.get(f"/studies/{study['study_id']}").text
     assert "extended from short steps, and whole steps timed once" in page and "1.0 %" in page
+    trials = quick_client.get(f"/v1/studies/{study['study_id']}/trials").json()["trials"]
+    validation = [run for trial in trials for run in trial["runs"] if run["purpose"] == "validation"]
+    compared = sum(run["state"] == "complete" and not run["is_whole_step"] for run in validation)
+    assert compared < len(validation) and f"{compared} of at most" in page, "whole steps are no run of the comparison"
 
 
 def test_a_wrong_extension_leaves_the_study_undecided(quick_client):

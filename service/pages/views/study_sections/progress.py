@@ -15,6 +15,7 @@ from shardtune.db.tables.studies import StudyRow
 from shardtune.service.pages.views import best
 from shardtune.service.wording import study_words
 from shardtune.service.wording.progress import activity_words, time_left
+from shardtune.tuner.verdict.whole_steps import WHOLE_STEP_BLOCK
 
 
 @dataclass(frozen=True)
@@ -139,6 +140,8 @@ def _activity(session: Session, study: Study, confirmed: int) -> str:
         return f"rehearsing the projection of trial {run.trial.number} at the target's number of ranks"
     if run.purpose == RunPurpose.RECIPE:
         return f"recipes beside the answer, {where}"
+    if run.comparison_block == WHOLE_STEP_BLOCK:
+        return f"timing whole steps, {where}"
     if run.purpose == RunPurpose.VALIDATION:
         return f"{activity_words.validation_run(study, confirmed + 1)}, {where}"
     return where

@@ -12,6 +12,7 @@ from shardtune.service.cli.tune import live_table
 from shardtune.service.cli.tune.progress_lines import LineView
 from shardtune.service.wording.progress import activity_words, time_left
 from shardtune.service.wording.progress.time_left import RunCounts
+from tests.support.service.simulated_worker import measurement
 from tests.support.values.synthetic_studies import study_of
 
 
@@ -62,6 +63,35 @@ def test_the_maximum_of_runs_is_explained_by_the_pairs(most: int, parts: str) ->
     study = study.model_copy(update={"spec": seven})
     assert activity_words.final_comparison_position(study, []) == f"final comparison, run 1 of at most {most}{parts}"
     assert activity_words.validation_run(study, 10) == f"validation run 10 of at most {most}"
+
+
+def test_pairs_run_again_only_where_a_run_of_a_pair_is_open() -> None:
+    """Before the resume check of an undecided winner, all pairs under equal load were said to run again."""
+    (trial,) = with_validation_runs(14)
+    assert activity_words.activity(comparing(14), [trial]) == "14 validation runs are done"
+    open_run = Run(run_id="again", purpose="validation", final_comparison=1, state=TrialState.WAITING)
+    repeated = trial.model_copy(update={"runs": (*trial.runs, open_run)})
+    expected = "final comparison, run 15: pairs under unequal load run again"
+    assert activity_words.activity(comparing(14), [repeated]) == expected
+
+
+@pytest.mark.parametrize("state", [TrialState.RUNNING, TrialState.COMPLETE])
+def test_runs_that_time_whole_steps_are_no_runs_of_the_comparison(state: TrialState) -> None:
+    """`validation run 15 (at most 14 under equal load)` was said of the first of them."""
+    (trial,) = with_validation_runs(14)
+    whole = Run(run_id="whole", purpose="validation", final_comparison=1, is_whole_step=True, state=state)
+    whole = whole.model_copy(update={"measurement": measurement(1000.0)})
+    timed = trial.model_copy(update={"runs": (*trial.runs, whole)})
+    running = "timing whole steps, trial 0: starting ranks"
+    expected = running if state is TrialState.RUNNING else "14 validation runs are done"
+    assert activity_words.activity(comparing(14), [timed]) == expected
+    assert time_left.count_runs(comparing(14), [timed]).validation_runs == 14
+    lines: list[str] = []
+    LineView(lines.append).show(comparing(14), [timed], [], 1.0)
+    assert any(line.startswith("whole steps after the verdict: trial 0, ") for line in lines) == (
+        state is TrialState.COMPLETE
+    )
+    assert not any("validation run 15" in line for line in lines)
 
 
 def test_live_lines_and_the_live_table_count_repeated_pairs() -> None:

@@ -54,6 +54,7 @@ def _cost(client: ServiceClient, spec: StudyRequest) -> StudyCost | None:
 
 def _spec(arguments: StudiesCreateArguments) -> StudyRequest:
     budget: dict[str, Any] = {"max_gpu_seconds": arguments.max_gpu_seconds, "max_trials": arguments.max_trials}
+    budget |= {} if arguments.max_pairs is None else {"max_pairs": arguments.max_pairs}
     workload: dict[str, Any] = {
         "sequence_length": arguments.sequence_length,
         "global_batch": arguments.global_batch,

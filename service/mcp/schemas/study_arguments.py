@@ -99,6 +99,9 @@ class StudiesCreateArguments(Schema):
     without it."""
     max_trials: int | None = None
     """Maximum number of trials; null: up to 40."""
+    max_pairs: int | None = None
+    """Maximum number of paired runs that decide the verdict, from 7 to 100; null: 24. Fewer end sooner and prove only
+    clear gains."""
     baseline: dict[str, JsonValue] | None = None
     """Configuration that the user trains with today: Shardtune's format, or a DeepSpeed JSON, Accelerate
     configuration or TrainingArguments."""

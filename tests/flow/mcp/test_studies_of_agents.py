@@ -35,6 +35,20 @@ def test_a_study_costs_nothing_without_budget_and_confirmation(service):
 
 
 @pytest.mark.answered
+def test_an_agent_limits_the_pairs_of_a_study_as_the_command_line_does(service):
+    SimulatedWorker(service).register()
+    asked = STUDY | {"max_gpu_seconds": 800}
+    rejected = ask(service, "studies_create", **asked, max_pairs=6)
+    assert rejected.is_error and text(rejected).startswith("budget.max_pairs (6): must be at least 7")
+    default = ask(service, "studies_create", **asked).structured_content["confirmation"]
+    code = ask(service, "studies_create", **asked, max_pairs=7).structured_content["confirmation"]
+    other = ask(service, "studies_create", **asked, max_pairs=7, confirmation=default)
+    assert other.is_error, "more pairs were agreed to"
+    study = ask(service, "studies_create", **asked, max_pairs=7, confirmation=code).structured_content["study"]
+    assert service.get(f"/v1/studies/{study['study_id']}").json()["spec"]["budget"]["max_pairs"] == 7
+
+
+@pytest.mark.answered
 def test_a_confirmation_creates_one_study_however_often_it_is_sent(service):
     SimulatedWorker(service).register()
     asked = STUDY | {"max_gpu_seconds": 700}

@@ -52,6 +52,11 @@ def torchrun_binding(source: ExportSource) -> str:
     return "" if mode == "none" or source.on_cpu else f"--numa-binding={mode}"
 
 
+def torchrun_options(source: ExportSource) -> str:
+    """Options of torchrun in the command that a file's header names: ranks of a node, and their binding to cores."""
+    return " ".join(filter(None, (f"--nproc_per_node {source.cluster.gpus_per_node}", torchrun_binding(source))))
+
+
 def notes(source: ExportSource) -> tuple[str, ...]:
     """Notes that tell the user which environment and core binding to set, for exported files that cannot set them."""
     return (f"environment: start the ranks with {command_prefix(source).strip()}", *notes_beside_command(source))

@@ -9,6 +9,7 @@ from shardtune.api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig
 from shardtune.tuner.export import adapters, sample_lengths
 from shardtune.tuner.export.backends import common
 from shardtune.tuner.export.backends.registry import BACKENDS, Backends
+from shardtune.tuner.export.environment import torchrun_options
 from shardtune.tuner.export.precision import float8, quantization
 from shardtune.tuner.export.snippet import SAVED_OPERATORS
 from shardtune.tuner.export.source import ExportSource
@@ -65,8 +66,7 @@ def render(source: ExportSource, backends: Backends = BACKENDS) -> Rendered:
         **_compile(source, arguments),
         **_sharding(source, arguments),
     }
-    ranks = source.cluster.gpus_per_node
-    command = f"axolotl train {CONFIG} --launcher torchrun -- --nproc_per_node {ranks}"
+    command = f"axolotl train {CONFIG} --launcher torchrun -- {torchrun_options(source)}"
     files = tool_files(source, CONFIG, RELEASE, command, lossy, values, arguments.deepspeed)
     return Rendered(files, RELEASE, lossy, config)
 

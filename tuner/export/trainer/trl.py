@@ -10,7 +10,7 @@ import yaml
 
 from shardtune.tuner.export import adapters, sample_lengths
 from shardtune.tuner.export.backends.registry import BACKENDS, Backends
-from shardtune.tuner.export.environment import export_line
+from shardtune.tuner.export.environment import export_line, torchrun_options
 from shardtune.tuner.export.precision import float8
 from shardtune.tuner.export.quoting import in_docstring, remark
 from shardtune.tuner.export.source import ExportSource
@@ -52,7 +52,7 @@ def render(source: ExportSource, backends: Backends = BACKENDS) -> Rendered:
         lossy=comment(lossy, "# "),
         environment=export_line(source),
         start="Start" if repository(source).is_named else "Set model_name_or_path, then start",
-        ranks=source.cluster.gpus_per_node,
+        torchrun_options=torchrun_options(source),
         document=yaml.safe_dump(values, sort_keys=False).rstrip(),
     )
     files[SCRIPT] = fill(
@@ -62,7 +62,7 @@ def render(source: ExportSource, backends: Backends = BACKENDS) -> Rendered:
         release=RELEASE,
         lossy=comment(lossy, "", in_docstring),
         environment=export_line(source),
-        ranks=source.cluster.gpus_per_node,
+        torchrun_options=torchrun_options(source),
         by_hand=trainer.code,
     )
     chunks = {name: getattr(source.config, name) for name in ("loss", "loss_chunk")}

@@ -129,5 +129,9 @@ def test_the_binding_of_gpu_ranks_to_cores_is_exported_in_every_form(form: str) 
             if name.endswith((".py", ".yaml", ".toml", ".sh")):
                 assert f"--numa-binding={mode}" in text, name
         assert form == "standard" or any(mode in line for line in actual_files.lossy)
+        # LLaMA-Factory and ms-swift call torchrun themselves, and pass it no such option.
+        if form in ("trl", "axolotl"):
+            headers = [text for name, text in actual_files.files.items() if name.endswith((".py", ".yaml"))]
+            assert all(re.search(rf"--nproc_per_node 2 --numa-binding={mode}\b", text) for text in headers)
     on_cpu = files(study(), contender_of(TrialConfig(strategy=DdpConfig(), numa_binding="node")))
     assert not any("numa-binding" in text for name, text in on_cpu.items() if name != "config.json")

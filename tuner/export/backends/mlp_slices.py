@@ -34,8 +34,8 @@ def accelerate_notes(source: ExportSource) -> list[str]:
     """Notes on MLPs in slices for a user's own script under Accelerate."""
     if not are_used(source):
         return []
-    take = "take slice_mlp, its classes and its loop from train_snippet.py"
-    return [f"MLP in {source.config.mlp_slices} slices: {take}; {_NO_DROPOUT}"]
+    instruction = "take slice_mlp, its classes and its loop from train_snippet.py"
+    return [f"MLP in {source.config.mlp_slices} slices: {instruction}; {_NO_DROPOUT}"]
 
 
 def lightning_notes(source: ExportSource) -> tuple[str, ...]:

@@ -94,6 +94,9 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         tasks[f"alternating, stage {stage}"] = tiny_task(BACKENDS[f"zero-{stage}"], parity_steps=4).model_copy(
             update={"model": ALTERNATING}
         )
+    tasks["alternating, no overlap"] = tiny_task(
+        BACKENDS["zero-1"] | {"overlap_comm": False}, parity_steps=4
+    ).model_copy(update={"model": ALTERNATING})
     tasks["summary"] = ModelSummaryTask(model=OWN, workload=tasks["unknown"].workload)
     created = {}
     for name, task in tasks.items():
@@ -137,3 +140,12 @@ def test_zero_1_rejects_a_gradient_that_only_earlier_micro_batches_give(folders:
     assert "pooler.bias" in failure.message and "space.knobs.stage" in failure.message
     # Stage 2 reduces in every micro batch.
     assert report(folders["alternating, stage 2"]).failure is None
+
+
+def test_zero_1_without_overlap_averages_what_only_earlier_micro_batches_give(folders: dict[str, Path]) -> None:
+    expected, actual = report(folders["alternating, stage 2"]), report(folders["alternating, no overlap"])
+    assert actual.failure is None, actual.failure
+    assert actual.trajectory and expected.trajectory
+    for one, other in zip(actual.trajectory, expected.trajectory, strict=True):
+        assert one.loss == pytest.approx(other.loss, rel=1e-6)
+        assert one.grad_norm == pytest.approx(other.grad_norm, rel=1e-5)

@@ -53,6 +53,24 @@ _UNPACKING_SIGMA = 0.25
 them may run at half the memory bandwidth; a step of one short micro batch is then slower by about this fraction."""
 
 
+_MOST_TOGETHER = 50
+"""Maximum number of configurations in one evaluation. Each is evaluated at several hundred sizes, and a request may name
+1,000 configurations: all at once would fill memory, and a cache of such answers would keep it filled."""
+
+
+class _Calibrations(NamedTuple):
+    """Corrections of predictions that were learnt from measured trials: of memory, of speed, and of the hardware's
+    rates."""
+
+    memory: MemoryCalibration | None
+    speed: SpeedCalibration
+    measured: MeasuredHardware | None
+
+    def evaluate(self, shape: ModelShape, candidates: Candidates, workload: Workload, cluster: Cluster) -> Evaluation:
+        """Evaluate candidates with these corrections."""
+        return evaluate(shape, candidates, workload, cluster, self.memory, self.speed, measured=self.measured)
+
+
 # The calculator's form sends a request after every keystroke, and most of its configurations were in the one before.
 @lru_cache(maxsize=512)
 def predict(
@@ -76,7 +94,6 @@ def predict(
     return _predict(shape, workload, cluster, (config,), calibrations, limits)[0]
 
 
-@lru_cache(maxsize=64)
 def predict_each(
     shape: ModelShape,
     workload: Workload,
@@ -92,22 +109,21 @@ def predict_each(
     Raises:
         ValueError: as in `predict`.
     """
-    return _predict(
-        shape, workload, cluster, configs, _Calibrations(memory_calibration, speed_calibration, measured), True
-    )
+    calibrations = _Calibrations(memory_calibration, speed_calibration, measured)
+    parts = (configs[first : first + _MOST_TOGETHER] for first in range(0, len(configs), _MOST_TOGETHER))
+    return tuple(row for part in parts for row in _predict_together(shape, workload, cluster, part, calibrations))
 
 
-class _Calibrations(NamedTuple):
-    """Corrections of predictions that were learnt from measured trials: of memory, of speed, and of the hardware's
-    rates."""
-
-    memory: MemoryCalibration | None
-    speed: SpeedCalibration
-    measured: MeasuredHardware | None
-
-    def evaluate(self, shape: ModelShape, candidates: Candidates, workload: Workload, cluster: Cluster) -> Evaluation:
-        """Evaluate candidates with these corrections."""
-        return evaluate(shape, candidates, workload, cluster, self.memory, self.speed, measured=self.measured)
+@lru_cache(maxsize=64)
+def _predict_together(
+    shape: ModelShape,
+    workload: Workload,
+    cluster: Cluster,
+    configs: tuple[TrialConfig, ...],
+    calibrations: _Calibrations,
+) -> tuple[Prediction, ...]:
+    """Predict a few configurations by one evaluation, at most `_MOST_TOGETHER` of them."""
+    return _predict(shape, workload, cluster, configs, calibrations, True)
 
 
 def _predict(

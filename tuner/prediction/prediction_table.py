@@ -1,6 +1,7 @@
 """Predict all configurations of a request: a table with a row for each."""
 
-from shardtune.api_schemas.strategies import TrialConfig, optimizer_support
+from shardtune.api_schemas.strategies import TrialConfig, losses, optimizer_support
+from shardtune.api_schemas.strategies.fields import mlp_slices
 from shardtune.api_schemas.strategies.recipe_support import float8_support, fp16_support, lora_support
 from shardtune.api_schemas.trials.predictions import Prediction, PredictionTable
 from shardtune.tuner.prediction import neighbours
@@ -36,7 +37,7 @@ def predict_all(
         and fp16_support.can_train(config, resolved.workload(resolved.global_batch))
     )
     rows = _predict_rows(resolved, configs, calibrations)
-    _check_clusters(resolved)
+    _check_trials(resolved)
     return PredictionTable(
         model=request.model.name,
         parameters=resolved.shape.parameters,
@@ -57,9 +58,14 @@ def predict_all(
     )
 
 
-def _check_clusters(resolved: ResolvedRequest) -> None:
-    """Reject configurations of a request that no trial on its cluster could run, such as DeepCompile on CPU ranks."""
-    for config in resolved.request.configs:
+def _check_trials(resolved: ResolvedRequest) -> None:
+    """Reject configurations of a request that no trial of its model on its cluster could run, such as DeepCompile on CPU
+    ranks, or MLPs in slices in the user's own code."""
+    request = resolved.request
+    for config in request.configs:
+        # `predict` cannot check these: a shape does not say whether the user's own code computes them.
+        losses.check(config.loss, request.model)
+        mlp_slices.check_training(config.mlp_slices, config.backend, request.model, request.float8, request.adapter)
         accumulation = config.accumulation(resolved.batch_of(config), resolved.cluster.world_size)
         config.strategy.check_cluster(resolved.cluster, resolved.precision, accumulation)
 

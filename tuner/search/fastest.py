@@ -185,17 +185,27 @@ def _rank_configs(
     ranking = Ranking(Pool(space, basis, _outline_configs(space)), np.array(factors), host, usable_gib)
     if not ranking.pool.knows_speed:
         return ()
-    if not np.isfinite(ranking.seconds()).any() and ranking.is_nearly_fitting:
-        # Compiled blocks keep less, and no step of the descent begins at a configuration that does not fit.
-        ranking.pool.rows([*_outline_configs(space, is_compiled=True)])
+    if not np.isfinite(ranking.seconds()).any():
+        # No step of the descent begins at a configuration that does not fit. Compiled blocks and MLPs in slices keep less.
+        if ranking.is_nearly_fitting:
+            ranking.pool.rows([*_outline_configs(space, is_compiled=True)])
+        if _may_slice_mlps(space):
+            ranking.pool.rows([*_outline_configs(space, slices_mlps=True)])
     ranking.descend()
     return tuple(ranking.distinct(count))
 
 
-def _outline_configs(space: Space, *, is_compiled: bool = False) -> Iterator[TrialConfig]:
+def _may_slice_mlps(space: Space) -> bool:
+    """Whether the space has MLPs in slices even for micro batches of one sample."""
+    domains, limits = space.domains, space.limits
+    is_possible = any(domains.why_no_mlp_slices(backend) is None for backend in limits.backends)
+    return is_possible and not limits.requires("mlp_slices", 1) and domains.mlp_matters(1, 1)
+
+
+def _outline_configs(space: Space, *, is_compiled: bool = False, slices_mlps: bool = False) -> Iterator[TrialConfig]:
     """Enumerate the configurations from which the prediction search starts: every placement of model states, micro
     batch and checkpointing, with the documented defaults of all other knobs. `is_compiled`: whether blocks are
-    compiled, where the space allows it."""
+    compiled, where the space allows it. `slices_mlps`: whether MLPs are computed in the most slices of the space."""
     defaults = {
         knob: value
         for backend in BACKENDS.values()
@@ -212,6 +222,8 @@ def _outline_configs(space: Space, *, is_compiled: bool = False) -> Iterator[Tri
             return ("chunked",)
         if question.knob == "compile" and is_compiled and True in question.values:
             return (True,)
+        if question.knob == "mlp_slices" and slices_mlps:
+            return choices.lightest_values(question)
         index = choices.nearest_index(defaults.get(question.knob), question.values)
         return (question.values[index or 0],)
 

@@ -188,6 +188,12 @@ def _require_usable(candidate: KnownConfig, backends: tuple[Backend, ...], world
             f"{candidate.source} has expert_parallel ({candidate.config.strategy.expert_ranks}), which divides experts as "
             "train_snippet.py does and no script of your own; set it to 1"
         )
+    # As in a trial: only of transformers' MLPs is it known that each token is computed by itself.
+    if candidate.config.mlp_slices > 1:
+        raise Unusable(
+            f"{candidate.source} has mlp_slices ({candidate.config.mlp_slices}), which computes MLPs in slices as train_snippet.py "
+            "does and no script of your own; set it to 1"
+        )
     try:
         candidate.config.strategy.check_ranks(world)
         return candidate.config.accumulation(candidate.workload.global_batch, world)

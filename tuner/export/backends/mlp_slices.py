@@ -4,6 +4,9 @@ modules have to apply them."""
 from shardtune.tuner.export.source import ExportSource
 from shardtune.tuner.export.templates import fill
 
+_NO_DROPOUT = "the MLP must have no dropout, since backward would drop other values than forward"
+"""End of a note for a user's own script or module, whose model may have dropout, unlike that of a trial."""
+
 
 def are_used(source: ExportSource) -> bool:
     """Whether the exported configuration computes each block's MLP in several slices."""
@@ -31,7 +34,8 @@ def accelerate_notes(source: ExportSource) -> list[str]:
     """Notes on MLPs in slices for a user's own script under Accelerate."""
     if not are_used(source):
         return []
-    return [f"MLP in {source.config.mlp_slices} slices: take slice_mlp, its classes and its loop from train_snippet.py"]
+    instruction = "take slice_mlp, its classes and its loop from train_snippet.py"
+    return [f"MLP in {source.config.mlp_slices} slices: {instruction}; {_NO_DROPOUT}"]
 
 
 def lightning_notes(source: ExportSource) -> tuple[str, ...]:
@@ -39,4 +43,6 @@ def lightning_notes(source: ExportSource) -> tuple[str, ...]:
     if not are_used(source):
         return ()
     count = source.config.mlp_slices
-    return (f"mlp_slices: apply it in your module ({count} slices of the tokens): see {source.shown_in}",)
+    return (
+        f"mlp_slices: apply it in your module ({count} slices of the tokens): see {source.shown_in}; {_NO_DROPOUT}",
+    )

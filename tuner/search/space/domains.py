@@ -232,8 +232,11 @@ class Domains:
     def why_no_mlp_slices(self, backend: str) -> str | None:
         """Reason why a backend cannot compute this model's MLPs in slices; None if it can. The reason is worded as the
         end of a sentence."""
-        workload = self.workload
-        return self.model_summary.mlp_note or mlp_slices.why_not(backend, workload.float8, workload.adapter)
+        summary, workload = self.model_summary, self.workload
+        if summary.step_trace is not None:
+            # A summary may lack the note, but only the user's own code is traced.
+            return mlp_slices.OWN_CODE
+        return summary.mlp_note or mlp_slices.why_not(backend, workload.float8, workload.adapter)
 
     def mlp_matters(self, micro_batch: int, sharing: int) -> bool:
         """Whether the activations inside one block's MLP take enough of a rank's memory to try slices, where `sharing` ranks

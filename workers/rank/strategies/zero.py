@@ -71,8 +71,9 @@ class ZeroTrainer:
             require_cuda_toolkit(cpp_extension.CUDA_HOME)
             self._engine.compile()
         _restore_buffers(model, buffers)
-        # Published models use all parameters in every micro batch; the hooks would only cost time there.
-        watches = config.stage == 1 and setting.accumulation > 1 and setting.task.model.is_own
+        # Published models use all parameters in every micro batch; the hooks would only cost time there. Without
+        # `overlap_comm`, stage 1 reduces all gradients after the last micro batch (`reduce_gradients`).
+        watches = config.stage == 1 and config.overlap_comm and setting.accumulation > 1 and setting.task.model.is_own
         self._gradient_watch = LastMicroBatchWatch(model) if watches else None
         self._place, self._trained_only = place, setting.saves_trained_only
         self._state_check, self._scales_loss = StateCheck(setting), workload.precision.scales_loss

@@ -11,9 +11,9 @@ from shardtune.workers.rank.classify import LostGradientError
 class LastMicroBatchWatch:
     """Check that each parameter which gets a gradient in a step gets one in the step's last micro batch, too.
 
-    ZeRO stage 1 reduces the gradients of a step in the hooks of its last micro batch. A parameter that only earlier
-    micro batches used keeps its rank's own gradient there, and the ranks train different weights (DeepSpeed 0.19.8,
-    `reduce_ready_partitions_and_remove_grads`). Stages 2 and 3 reduce in every micro batch.
+    With `overlap_comm`, ZeRO stage 1 reduces the gradients of a step in the hooks of its last micro batch. A parameter
+    that only earlier micro batches used keeps its rank's own gradient there, and the ranks train different weights
+    (DeepSpeed 0.19.8, `reduce_ready_partitions_and_remove_grads`). Stages 2 and 3 reduce in every micro batch.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -41,6 +41,6 @@ class LastMicroBatchWatch:
         if lost:
             raise LostGradientError(
                 f"{lost[0]} gets a gradient in some micro batches of a step and none in the last one, where ZeRO stage 1 "
-                "would not average it over the ranks; leave stage 1 out of space.knobs.stage, or let each micro batch "
-                "use the parameter"
+                "with overlap_comm (true) would not average it over the ranks; set space.knobs.overlap_comm to false, "
+                "leave stage 1 out of space.knobs.stage, or let each micro batch use the parameter"
             )

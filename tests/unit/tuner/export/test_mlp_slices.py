@@ -1,12 +1,16 @@
 """Exports compute MLPs in slices as the trial did, or say that their program does not."""
 
 import ast
+from collections.abc import Callable
+from typing import Any
 
 import pytest
+import torch
 
 from shardtune.api_schemas.strategies import DdpConfig, Fsdp1Config, Fsdp2Config, Strategy, TrialConfig, ZeroConfig
 from shardtune.tuner.export import accelerate, lightning, snippet, torchtitan
 from shardtune.tuner.export.source import ExportSource
+from shardtune.tuner.export.templates import fill
 from shardtune.tuner.export.tools import axolotl
 from shardtune.tuner.export.trainer import training_arguments, trl
 from tests.support.values.synthetic_studies import contender_of, study_of
@@ -45,7 +49,24 @@ def test_accelerate_and_lightning_say_what_the_reader_must_do() -> None:
         source_of(FSDP2)
     )
     notes = lightning.render(source_of(FSDP2)).lossy
-    assert any(line.startswith("mlp_slices: apply it in your module (4 slices of the tokens)") for line in notes), notes
+    note = next(
+        line for line in notes if line.startswith("mlp_slices: apply it in your module (4 slices of the tokens)")
+    )
+    assert "the MLP must have no dropout" in note
+    assert "the MLP must have no dropout" in accelerate.document(source_of(FSDP2))
+
+
+def test_the_scripts_function_rejects_an_mlp_with_dropout() -> None:
+    """A user may put dropout back, and backward would draw another mask than forward."""
+    names: dict[str, Any] = {"torch": torch, "Callable": Callable, "MLP_SLICES": 4}
+    exec(fill("mlp_slices"), names)
+    block = torch.nn.Module()
+    block.mlp = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Dropout(0.1))
+    with pytest.raises(ValueError, match="leave out dropout or slice_mlp"):
+        names["slice_mlp"](block)
+    block.mlp = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Dropout(0.0))
+    names["slice_mlp"](block)
+    assert block.mlp(torch.ones(2, 3, 8)).shape == (2, 3, 8)
 
 
 @pytest.mark.parametrize("render", [training_arguments.render, torchtitan.render, trl.render, axolotl.render])

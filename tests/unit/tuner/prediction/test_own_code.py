@@ -4,6 +4,7 @@ import pytest
 
 from shardtune.api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig, ZeroConfig
 from shardtune.api_schemas.training.models import BlockSummary, ModelSpec, ModelSummary
+from shardtune.api_schemas.training.search_space import SpaceLimits
 from shardtune.api_schemas.training.step_trace import Scaled, StepTrace, StepWork, TraceFailure
 from shardtune.api_schemas.training.workload import PRECISIONS, Workload
 from shardtune.api_schemas.trials.objective import Objective
@@ -13,6 +14,7 @@ from shardtune.tuner.prediction.calibration import NO_CALIBRATIONS, PARTS, TRACE
 from shardtune.tuner.prediction.memory_gate import reject_if_too_large
 from shardtune.tuner.prediction.shapes import calibration_choice
 from shardtune.tuner.search import fastest
+from shardtune.tuner.search.space import build
 from tests.support.service.simulated_worker import measurement
 from tests.support.values.tuner_inputs import gpus
 
@@ -147,6 +149,28 @@ def test_what_the_trace_does_not_say_is_an_error_that_says_so(changes: dict[str,
     with pytest.raises(ValueError) as caught:
         fastest.answer_request(request(**changes))
     assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"mlp_slices": 4}, "mlp_slices (4) is not for this training: your own code computes the MLPs; use 1"),
+        ({"loss": "chunked"}, "loss ('chunked') is not for this model: your own code computes the loss; use 'full'"),
+    ],
+    ids=["slices", "loss"],
+)
+def test_what_no_trial_of_own_code_can_have_is_rejected(changes: dict[str, object], words: str) -> None:
+    config = TrialConfig.model_validate({"strategy": DdpConfig(), **changes})
+    with pytest.raises(ValueError) as caught:
+        fastest.answer_request(request(configs=(config,)))
+    assert words in str(caught.value)
+
+
+def test_own_code_is_searched_without_mlp_slices_even_if_its_summary_lacks_the_note() -> None:
+    assert SUMMARY.mlp_note is None
+    limits = SpaceLimits(backends=("ddp",), knobs={"micro_batch": 8, "activation_checkpointing": "none"})
+    searched = build(WORKLOAD, gpus(), SUMMARY, limits)
+    assert {config.mlp_slices for config in searched.enumerate()} == {1}
 
 
 def comparisons(trace: StepTrace | None, ratio: float, count: int = 6) -> list[learning.ComparedRun]:

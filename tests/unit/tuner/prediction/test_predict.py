@@ -167,6 +167,9 @@ def test_configurations_are_predicted_together_as_one_by_one() -> None:
     workload = Workload(sequence_length=2048, global_batch=64)
     singly = tuple(predict(SEVEN_B, workload, CLUSTER, config) for config in configs)
     assert predict_each(SEVEN_B, workload, CLUSTER, configs) == singly
+    # More than one evaluation takes.
+    assert predict_each(SEVEN_B, workload, CLUSTER, configs * 6) == singly * 6
+    assert predict_each(SEVEN_B, workload, CLUSTER, ()) == ()
     assert any(prediction.cheapest_change for prediction in singly)
     assert len({prediction.largest_micro_batch for prediction in singly}) > 3
 

@@ -8,10 +8,9 @@ import pytest
 
 from shardtune.api_schemas.training.models import BlockSummary, ModelSpec, ModelSummary, preset
 from shardtune.api_schemas.training.search_space import SpaceLimits
-from shardtune.api_schemas.trials.predictions import PredictionRequest
-from shardtune.tuner.prediction import prediction_request, traced_shape
+from shardtune.api_schemas.trials.predictions import Prediction, PredictionRequest
+from shardtune.tuner.prediction import predict, prediction_request, traced_shape
 from shardtune.tuner.prediction.calibration import NO_CALIBRATIONS
-from shardtune.tuner.prediction.predict import predict
 from shardtune.tuner.prediction.shapes.config_shape import NoClosedForm, from_config
 from shardtune.tuner.search import fastest, space
 from shardtune.tuner.search.guided_sampler.pool import Pool, sample_evenly
@@ -52,12 +51,29 @@ def test_what_surely_fits_comes_before_what_may_and_each_the_fastest_first(model
 
 def test_what_was_asked_before_is_not_predicted_anew() -> None:
     """A form asks after every key, and its page is read again."""
-    first, before = fastest.answer_request(LARGE), predict.cache_info().misses
-    assert fastest.answer_request(LARGE) == first and predict.cache_info().misses == before
+    first, before = fastest.answer_request(LARGE), predict._predict_together.cache_info()
+    assert fastest.answer_request(LARGE) == first
+    after = predict._predict_together.cache_info()
+    assert after.misses == before.misses and after.hits > before.hits
 
 
 def test_where_nothing_fits_nothing_is_fastest() -> None:
     assert fastest.answer_request(PredictionRequest(model="llama-2-70b", cluster="1xh100")).fastest == ()
+
+
+def test_a_long_context_whose_mlps_fit_in_slices_alone_is_answered_with_them() -> None:
+    """The search starts from whole MLPs, of which none fits here."""
+
+    def answer(**knobs: object) -> tuple[Prediction, ...]:
+        space = {"backends": ["fsdp2"], "knobs": knobs}
+        fields = {"model": "llama-3.1-70b", "cluster": "4x8xh100", "sequence_length": 131_072, "global_batch": 32}
+        request = PredictionRequest.model_validate(fields | {"precision": "bf16-mixed", "space": space})
+        return fastest.fastest_configs(prediction_request.resolve(request), NO_CALIBRATIONS, 3)
+
+    assert answer(mlp_slices=1) == ()
+    rows = answer()
+    assert rows and rows[0].memory.verdict == "fits"
+    assert all(row.config.mlp_slices > 1 for row in rows)
 
 
 def test_what_is_far_too_large_is_not_sought_among_compiled_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,10 +93,10 @@ def test_what_is_far_too_large_is_not_sought_among_compiled_blocks(monkeypatch: 
 
 
 def test_where_only_compiled_blocks_fit_they_are_the_answer() -> None:
-    """Inputs of the blocks fit neither the GPUs beside eager blocks' tensors, nor this small host."""
+    """Inputs of the blocks fit neither the GPUs beside eager blocks' whole MLPs, nor this small host."""
     small_host = {"gpu": "H100", "nodes": 1, "gpus_per_node": 8, "memory_gib": 80, "host_memory_gib": 48}
     request = {"model": "llama-3.1-8b", "cluster": small_host, "sequence_length": 122_880, "global_batch": 8, "top": 1}
-    limits = {"backends": ["fsdp2"], "knobs": {"loss": ["chunked", "full"]}}
+    limits = {"backends": ["fsdp2"], "knobs": {"loss": ["chunked", "full"], "mlp_slices": 1}}
     (first,) = fastest.answer_request(PredictionRequest.model_validate(request | {"space": limits})).fastest
     assert first.config.compile and first.config.loss == "chunked"
 

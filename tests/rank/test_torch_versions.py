@@ -39,7 +39,7 @@ def test_a_method_that_torch_lacks_is_named_with_the_version_that_has_it() -> No
     fsdp2_calls.apply(model, {"set_separate_reduce_scatter_group": True})
     assert calls == [True]
     with pytest.raises(
-        ValueError, match=r"^separate_reduce_scatter_group \(True\) needs .*; install torch 2\.13"
+        ValueError, match=r"^separate_reduce_scatter_group \(true\) needs .*; install torch 2\.13"
     ) as error:
         fsdp2_calls.apply(SimpleNamespace(), {"set_separate_reduce_scatter_group": True})
     assert torch.__version__ in str(error.value)

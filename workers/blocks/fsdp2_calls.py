@@ -1,5 +1,6 @@
 """Calls of methods of an FSDP2 model that apply knobs; older versions of torch lack some of the methods."""
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,7 +17,7 @@ def apply(model: object, calls: Mapping[str, Any]) -> None:
         if not hasattr(model, method):
             # Such as `set_separate_reduce_scatter_group`, which torch 2.11 and 2.12 lack.
             raise ValueError(
-                f"{method.removeprefix('set_')} ({value}) needs `FSDPModule.{method}`, which torch {torch.__version__} "
+                f"{method.removeprefix('set_')} ({json.dumps(value)}) needs `FSDPModule.{method}`, which torch {torch.__version__} "
                 "lacks; install torch 2.13 or later, or leave the knob at its default"
             )
         getattr(model, method)(value)

@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-com
 
 PYTHONS_LIBRARIES = import site; print(site.getsitepackages()[0])
 
-.PHONY: setup tune test test-gpu test-cuda-wheel test-consumers durations coverage screenshots pictures soak fuzz upgrade test-long release check check-style check-types check-imports check-safety check-deploy check-docs docs locks format clean
+.PHONY: setup tune test test-gpu test-cuda-wheel test-versions test-consumers durations coverage screenshots pictures soak fuzz upgrade test-long release check check-style check-types check-imports check-safety check-deploy check-docs docs locks format clean
 
 setup: .venv/.ready
 
@@ -82,6 +82,12 @@ test-cuda-wheel: .venv-cuda/.ready
 	echo "import site; site.addsitedir('$$($(BIN)/python -c "$(PYTHONS_LIBRARIES)")')" \
 		> "$$(.venv-cuda/bin/python -c "$(PYTHONS_LIBRARIES)")/libraries-of-venv.pth"
 	touch $@
+
+# Ranks, adapter, exports and traces with other versions of torch: for each row an environment of gigabytes, so not part of
+# `.ci/run`. One row: `make test-versions ROW=torch-2.14`.
+ROW ?=
+test-versions: setup
+	$(BIN)/python -m tests.tools.versions $(ROW)
 
 # The tests once more, for docs/measurements/test-run.md and the order of the next run.
 durations:

@@ -11,6 +11,7 @@ from shardtune.api_schemas.strategies import Fsdp2Config
 from shardtune.api_schemas.training.search_space import Backend
 from shardtune.api_schemas.training.workload import Precision
 from shardtune.workers.adapter.trial import ScriptTrial
+from shardtune.workers.blocks import fsdp2_calls
 from shardtune.workers.blocks.prepare import repeated_blocks
 
 BACKENDS: tuple[Backend, ...] = ("fsdp2",)
@@ -47,8 +48,10 @@ def shard(model: nn.Module, trial: ScriptTrial) -> FSDPModule:
         fully_shard(unit if len(unit) > 1 else unit[0], **options)
     fully_shard(model, **options)
     _gather_ahead([cast(FSDPModule, unit[0]) for unit in units], config)
-    for method, value in config.calls().items():
-        getattr(model, method)(value)
+    try:
+        fsdp2_calls.apply(model, config.calls())
+    except ValueError as error:
+        trial.reject(str(error))
     return cast(FSDPModule, model)
 
 

@@ -6,6 +6,7 @@ import os
 import sys
 from pathlib import Path
 
+from shardtune.workers.rank import private_names
 from shardtune.workers.rank.process import parent_death
 
 
@@ -18,7 +19,8 @@ def main() -> int:
     parent_death.tie_to_parent()
     # Collections would take a seventh of the imports, and find nothing.
     gc.disable()
-    programs = importlib.import_module("shardtune.workers.rank.programs").PROGRAMS
+    with private_names.explained():
+        programs = importlib.import_module("shardtune.workers.rank.programs").PROGRAMS
     gc.freeze()
     gc.enable()
     code = int(programs[(sys.argv[2:] or ["trial"])[0]](Path(sys.argv[1])))

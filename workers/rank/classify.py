@@ -18,6 +18,7 @@ from shardtune.api_schemas.trials.failures import Failure, FailureKind
 from shardtune.workers import adapter
 from shardtune.workers.blocks.host_inputs import OffloadError
 from shardtune.workers.blocks.mlp_slices import SliceError
+from shardtune.workers.rank import private_names
 from shardtune.workers.rank.device import Device
 
 Phase = Literal["starting", "building", "training"]
@@ -79,6 +80,8 @@ def failure_of(error: BaseException, phase: Phase, rank: int, device: Device | N
         text = _RECOMPILE_LIMIT
     elif _is_of_unused_parameters(error):
         text = _UNUSED_PARAMETERS_TEXT
+    elif (lack := private_names.explanation(error)) is not None:
+        text = lack
     else:
         text = f"{type(error).__name__}: {error}" if kind is FailureKind.CRASH else str(error) or type(error).__name__
     return Failure(
@@ -95,7 +98,7 @@ def _kind(error: BaseException, phase: Phase, device: Device | None) -> FailureK
         return FailureKind.OVER_LIMIT
     if isinstance(error, NumericsError):
         return FailureKind.NUMERICS
-    if isinstance(error, SetupError):
+    if isinstance(error, SetupError) or private_names.explanation(error) is not None:
         return FailureKind.SETUP
     if any(_is_out_of_memory(link, device) for link in _chain(error)):
         return FailureKind.OOM

@@ -2,8 +2,10 @@
 that uses `torch.cuda`."""
 
 import contextlib
+import inspect
 import time
-from typing import Literal, Protocol
+from collections.abc import Callable
+from typing import Any, Literal, Protocol
 
 import torch
 from torch.numa import binding
@@ -125,7 +127,8 @@ class CudaDevice:
         """Bind this process to cores near the GPU with the function that torchrun uses (torch 2.13), so that trials and
         an exported job that torchrun starts get the same cores."""
         options = binding.NumaOptions(affinity_mode=binding.AffinityMode(mode))
-        binding._maybe_apply_numa_binding_to_current_process(gpu_index=self.tensors.index, numa_options=options)
+        bind_process: Any = binding._maybe_apply_numa_binding_to_current_process
+        bind_process(**{index_argument(bind_process): self.tensors.index, "numa_options": options})
 
     def release_cache(self) -> None:
         torch.cuda.empty_cache()
@@ -166,6 +169,13 @@ class CudaDevice:
 def of_kind(kind: DeviceKind, index: int) -> Device:
     """Device of a kind (CPU or GPU) and an index; the index is ignored for a CPU."""
     return CudaDevice(index) if kind == "cuda" else CpuDevice()
+
+
+def index_argument(bind_process: Callable[..., object]) -> str:
+    """Name of the argument with which torch's function for binding a process to cores takes the index of the device."""
+    # torch 2.14 renamed `gpu_index` to `device_index`; both are keywords only.
+    parameters = inspect.signature(bind_process).parameters
+    return "device_index" if "device_index" in parameters else "gpu_index"
 
 
 def clock(device: Device) -> float:

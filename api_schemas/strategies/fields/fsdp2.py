@@ -91,7 +91,7 @@ class Fsdp2Fields(Fsdp2Axes):
                 "torchtitan": NO_SETTING,
                 "lightning": Call("set_separate_reduce_scatter_group"),
             },
-            upstream="`FSDPModule.set_separate_reduce_scatter_group` (experimental)",
+            upstream="`FSDPModule.set_separate_reduce_scatter_group` (experimental; torch 2.13 or later)",
         ),
     ] = False
     """Whether FSDP2 reduces gradients through a process group of its own. A reduction and the gather of the next unit

@@ -1,12 +1,12 @@
 """Absent peers of a rehearsed rank: torch's fake process group, and the vote of pipeline stages that nobody answers."""
 
 import contextlib
+import importlib
 from collections.abc import Iterator
 from typing import Any
 
 import torch.distributed as dist
 from torch.distributed.pipelining import schedules
-from torch.distributed.pipelining._utils import InferenceMode
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 
@@ -21,17 +21,23 @@ def process_groups() -> int:
 
 
 @contextlib.contextmanager
-def agreeing_stages() -> Iterator[None]:
+def agreeing_stages(schedule: Any = schedules._PipelineSchedule) -> Iterator[None]:
     """Context in which torch's pipeline stages take the shapes of their tensors as given. They would otherwise ask each
-    other by messages, and read an answer; but in a rehearsal tensors have no values."""
-    # torch's stages vote on it before their first step and read the result's value (2.13, `_warmup_p2p`); tensors that
-    # nobody sent have none.
-    schedule: Any = schedules._PipelineSchedule
-    original = schedule._warmup_p2p
+    other by messages, and read an answer; but in a rehearsal tensors have no values.
+
+    `schedule`: torch's base class of all schedules.
+    """
+    # Stages vote on it before their first step and read the result's value (2.12 to 2.14, `_warmup_p2p`); tensors that
+    # nobody sent have none. torch 2.11 takes the shapes without a vote, and 2.15 holds none in a fake process group.
+    original = getattr(schedule, "_warmup_p2p", None)
+    if original is None:
+        yield
+        return
+    mode: Any = importlib.import_module("torch.distributed.pipelining._utils").InferenceMode
 
     def agree(_schedule: Any, stages: list[Any], _has_backward: bool, _p2p_done: bool) -> None:
         for stage in stages:
-            stage._inference_mode = InferenceMode.STATIC
+            stage._inference_mode = mode.STATIC
 
     schedule._warmup_p2p = agree
     try:

@@ -19,6 +19,7 @@ from torch.distributed.tensor.parallel import loss_parallel
 
 from shardtune.api_schemas.strategies import Fsdp2Config, tensor_parallel
 from shardtune.api_schemas.trials.leases import TrialTask
+from shardtune.workers.blocks import fsdp2_calls
 from shardtune.workers.rank.model import adapters, tensor_plan, weights
 from shardtune.workers.rank.model import build as models
 from shardtune.workers.rank.model.quantization import layers as quantised
@@ -57,8 +58,7 @@ class Fsdp2Trainer:
             units = _shard(part, self._experts, mesh, setting, config)
             _materialize(part, setting, config, unpacked)
             _set_prefetch(units, config)
-            for method, value in config.calls().items():
-                getattr(part.module, method)(value)
+            fsdp2_calls.apply(part.module, config.calls())
         self._model = parts[0].module if len(parts) == 1 else nn.ModuleList(part.module for part in parts)
         self._place, self._grad_sync = place, config.grad_sync
         self._loss, self._accumulation = setting.cast_loss, setting.accumulation

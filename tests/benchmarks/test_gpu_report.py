@@ -117,7 +117,7 @@ def test_a_call_that_ran_out_of_time_is_continued_by_the_next_and_then_forgotten
     quick = Step("quick", 60, ("bash", "-c", f"echo quick >> {ran}"), "")
     slow = Step("slow", 60, ("bash", "-c", f"echo slow >> {ran}; [ -e {tmp_path}/again ] || sleep 600"), "")
     (tmp_path / OUTCOMES).write_text('{"test": "test_of_an_earlier_report", "outcome": "passed"}\n')
-    first = report.run_steps(tmp_path, (quick, slow), ["H100"], total_s=10)
+    first = report.run_steps(tmp_path, (quick, slow), ["H100"], total_s=4)
     assert [done.status for done in first] == ["passed", "late"] and not (tmp_path / OUTCOMES).exists()
     assert verdict(first, tmp_path / OUTCOMES, ["H100"])["unfinished"] == ["slow"]
     assert "once more continues there" in markdown(verdict(first, tmp_path / OUTCOMES, ["H100"]))

@@ -1,13 +1,13 @@
 """float8 on real ranks: every backend trains what one process trains with torchao, and nothing else passes for it."""
 
 import dataclasses
+import importlib
 from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from torchao.float8 import float8_linear
 
 from shardtune.api_schemas.trials.failures import FailureKind
 from shardtune.api_schemas.trials.leases import TrialTask
@@ -32,6 +32,11 @@ FSDP2: dict[str, Any] = {"kind": "fsdp2", "dp_shard": 2}
 ZERO_1: dict[str, Any] = {"kind": "zero", "stage": 1}
 ZERO_2: dict[str, Any] = {"kind": "zero", "stage": 2}
 FULL = {"activation_checkpointing": "full"}
+
+
+def torchaos() -> Any:
+    """Module of torchao's layers; importing it takes seconds, which each process of the tests would spend at its start."""
+    return importlib.import_module("torchao.float8.float8_linear")
 
 
 def task_of(strategy: dict[str, Any], **changes: Any) -> TrialTask:
@@ -95,6 +100,7 @@ def test_a_rank_that_scales_wrongly_is_told(monkeypatch: pytest.MonkeyPatch) -> 
     """A planted fault: gradients lose the scale with which they were cast."""
     task = task_of(DDP, seed=3, parity_steps=2)
     reference = train(task)
+    float8_linear = torchaos()
     cast = float8_linear.hp_tensor_to_float8_dynamic
 
     def unscaled(tensor: torch.Tensor, *args: Any, **options: Any) -> Any:
@@ -141,7 +147,7 @@ def test_only_linear_layers_of_blocks_are_converted_under_their_names() -> None:
     network = build.build(task.model, task.workload)
     names = [name for name, _ in network.named_parameters()]
     float8.convert(list(network.model.layers), "rowwise", torch.device("cpu"))  # type: ignore[union-attr, arg-type]
-    converted = [name for name, module in network.named_modules() if isinstance(module, float8_linear.Float8Linear)]
+    converted = [name for name, module in network.named_modules() if isinstance(module, torchaos().Float8Linear)]
     assert len(converted) == 7 * MODEL["num_hidden_layers"] and all(".layers." in name for name in converted)
     assert [name for name, _ in network.named_parameters()] == names
     assert all(dataclasses.asdict(network.get_submodule(name).config)["emulate"] for name in converted)  # type: ignore[call-overload]

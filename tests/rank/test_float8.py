@@ -1,7 +1,9 @@
 """float8 on real ranks: every backend trains what one process trains with torchao, and nothing else passes for it."""
 
 import dataclasses
+import functools
 import importlib
+from collections.abc import Callable
 from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +14,7 @@ import torch
 from shardtune.api_schemas.trials.failures import FailureKind
 from shardtune.api_schemas.trials.leases import TrialTask
 from shardtune.api_schemas.trials.measurements import StepRecord
+from shardtune.api_schemas.trials.rank_reports import RankReport
 from shardtune.tuner.verdict import parity
 from shardtune.workers.rank.classify import NumericsError, SetupError
 from shardtune.workers.rank.model import build, float8
@@ -43,6 +46,17 @@ def task_of(strategy: dict[str, Any], **changes: Any) -> TrialTask:
     return tiny_task(
         strategy, **({"model": MODEL, "parity_steps": 4, "float8": "tensorwise", "micro_batch": 2} | changes)
     )
+
+
+@pytest.fixture(scope="module")
+def report_of(host: HostProcess) -> Callable[[TrialTask], RankReport]:
+    """Report of rank 0 of a trial; equal tasks run once."""
+
+    @functools.cache
+    def of_text(text: str) -> RankReport:
+        return host.run(TrialTask.model_validate_json(text))[0]
+
+    return lambda task: of_text(task.model_dump_json())
 
 
 def differences(task: TrialTask, trajectory: tuple[StepRecord, ...], reference: tuple[StepRecord, ...]) -> list[str]:
@@ -78,10 +92,10 @@ def differences(task: TrialTask, trajectory: tuple[StepRecord, ...], reference: 
     ],
 )
 def test_each_backend_trains_as_one_process_does(
-    host: HostProcess, strategy: dict[str, Any], changes: dict[str, Any]
+    report_of: Callable[[TrialTask], RankReport], strategy: dict[str, Any], changes: dict[str, Any]
 ) -> None:
     task = task_of(strategy, **changes)
-    report = host.run(task)[0]
+    report = report_of(task)
     assert report.status == "complete", report.failure
     assert differences(task, report.trajectory, train(task)) == []
 
@@ -114,9 +128,9 @@ def test_a_rank_that_scales_wrongly_is_told(monkeypatch: pytest.MonkeyPatch) -> 
     assert differences(task, wrong, reference[:1])
 
 
-def test_weights_and_states_keep_their_bytes(host: HostProcess) -> None:
+def test_weights_and_states_keep_their_bytes(report_of: Callable[[TrialTask], RankReport]) -> None:
     """float8 rounds operands alone: the peak of a rank is that of training without it."""
-    with_float8, without = (host.run(task_of(DDP, float8=name))[0] for name in ("tensorwise", None))
+    with_float8, without = (report_of(task_of(DDP, float8=name)) for name in ("tensorwise", None))
     assert with_float8.memory is not None and without.memory is not None
     assert with_float8.memory.peak_allocated_gib == pytest.approx(without.memory.peak_allocated_gib, rel=0.02)
 

@@ -1,5 +1,6 @@
 """A traced step of own code: its peak is the measured one, and what cannot be traced names a coded reason."""
 
+import functools
 from dataclasses import replace
 from importlib.metadata import distributions
 from pathlib import Path
@@ -12,11 +13,18 @@ from benchmarks.own_code import entries
 from benchmarks.own_code import plain_models as plain
 from benchmarks.own_code.__main__ import compare, measured_peak, workload
 from benchmarks.own_code.scripts import SCRIPTS
+from shardtune.api_schemas.training.step_trace import StepTrace
 from shardtune.api_schemas.training.workload import PRECISIONS
 from shardtune.workers.rank.own_code import trace_step
 
 BY_NAME = {script.name: script for script in SCRIPTS}
 TASK = workload(BY_NAME["nanogpt"])
+
+
+@functools.cache
+def trace_in_fp32() -> StepTrace:
+    """Trace of nanoGPT's step, made once."""
+    return trace_step.trace(BY_NAME["nanogpt"], TASK)
 
 
 @pytest.mark.parametrize("name", ["nanogpt", "unet", "custom-loss", "control-flow", "lora"])
@@ -31,7 +39,7 @@ def test_a_step_that_reads_values_of_activations_has_a_coded_reason(name: str) -
 
 
 def test_blocks_and_loss_add_up_to_the_peak_and_work_to_three_passes() -> None:
-    trace = trace_step.trace(BY_NAME["nanogpt"], TASK)
+    trace = trace_in_fp32()
     # The token table's head has the only gradient at the loss's peak; both are the same bytes on any machine.
     at_loss = trace.outside.at(6) + plain.LAYERS * trace.block.at(6) + trace.loss.at(6)
     assert at_loss == pytest.approx(trace.peak.at(6), rel=0.05)
@@ -43,7 +51,7 @@ def test_blocks_and_loss_add_up_to_the_peak_and_work_to_three_passes() -> None:
 @pytest.mark.parametrize("precision", ["bf16-autocast", "bf16-mixed"])
 def test_a_lower_precision_keeps_fewer_bytes(precision: str) -> None:
     lower = trace_step.trace(BY_NAME["nanogpt"], TASK.model_copy(update={"precision": PRECISIONS[precision]}))
-    assert lower.block.per_sample < 0.9 * trace_step.trace(BY_NAME["nanogpt"], TASK).block.per_sample
+    assert lower.block.per_sample < 0.9 * trace_in_fp32().block.per_sample
 
 
 def test_the_work_space_of_convolutions_counts() -> None:

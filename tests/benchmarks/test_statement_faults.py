@@ -1,46 +1,44 @@
 """Faults of database statements do what they say, on both databases: what is lost was done or not, as announced."""
 
-import subprocess
-import sys
+import json
 from pathlib import Path
 
 import pytest
-
-from benchmarks.service.soak.statement_faults import Fault
-from tests.support.service.postgres_server import administer
-
-_PROGRAM = """
-import sys
-from pathlib import Path
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
+
 from benchmarks.service.soak.statement_faults import Fault, Schedule, StatementFaults
 from shardtune.db.limits import DatabaseLimits, is_outage
 from shardtune.db.session import make_engine
+from tests.support.processes import preloaded_forks
+from tests.support.service.postgres_server import administer
 
-url, fault, record = sys.argv[1], Fault(sys.argv[2]), Path(sys.argv[3])
-engine = make_engine(url, DatabaseLimits())
-with engine.begin() as connection:
-    connection.execute(text("CREATE TABLE counts (number INTEGER)"))
-faults = StatementFaults(Schedule(0, 0.0, record))
-faults.install()
-is_due = True
 
-def next_fault(among):
-    global is_due
-    due, is_due = is_due and fault in among, is_due and fault not in among
-    return fault if due else None
+def meet(fault: Fault, url: str, folder: Path) -> None:
+    """Insert a row into a table of a new database, once with the fault in it, and write how that ended, and how many
+    rows there are then; to be called in a fork, which has the faults until its end."""
+    engine = make_engine(url, DatabaseLimits())
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE counts (number INTEGER)"))
+    faults = StatementFaults(Schedule(0, 0.0, folder / "record"))
+    faults.install()
+    is_due = True
 
-faults._next = next_fault
-try:
-    with engine.execution_options(begin_immediate=True).begin() as connection:
-        connection.execute(text("INSERT INTO counts VALUES (1)"))
-    print("no error")
-except DBAPIError as error:
-    print("outage" if is_outage(error) else "other error")
-with engine.connect() as connection:
-    print(connection.execute(text("SELECT count(*) FROM counts")).scalar())
-"""
+    def next_fault(among: tuple[Fault, ...]) -> Fault | None:
+        nonlocal is_due
+        due, is_due = is_due and fault in among, is_due and fault not in among
+        return fault if due else None
+
+    faults._next = next_fault  # type: ignore[method-assign]
+    try:
+        with engine.execution_options(begin_immediate=True).begin() as connection:
+            connection.execute(text("INSERT INTO counts VALUES (1)"))
+        end = "no error"
+    except DBAPIError as error:
+        end = "outage" if is_outage(error) else "other error"
+    with engine.connect() as connection:
+        rows = connection.execute(text("SELECT count(*) FROM counts")).scalar()
+    (folder / "outcome.json").write_text(json.dumps([end, rows]))
 
 
 @pytest.mark.parametrize(
@@ -64,6 +62,7 @@ def test_each_fault_is_an_outage_and_leaves_what_it_says(
         name = f"faults_{fault.name.lower()}"
         administer(postgres_server, f"CREATE DATABASE {name}")
         url = postgres_server.format(name=name)
-    command = [sys.executable, "-c", _PROGRAM, url, fault.value, str(tmp_path / "record")]
-    printed = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout.split("\n")
-    assert printed[:2] == [outcome, str(rows)]
+    preloaded_forks.fork(meet, fault, url, tmp_path, output=tmp_path / "printed").join(60)
+    written = tmp_path / "outcome.json"
+    assert written.exists(), (tmp_path / "printed").read_text()
+    assert json.loads(written.read_text()) == [outcome, rows]

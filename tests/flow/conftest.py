@@ -41,7 +41,8 @@ def clock() -> Clock:
 
 def prepare(url: str, work: Callable[[TestClient], object]) -> None:
     """Let it work over HTTP with a service on that database."""
-    context = Context(Database(url), Settings(database_url=url, sweep_s=3600, fingerprint_check_s=3600), Clock())
+    settings = Settings(database_url=url, sweep_s=3600, fingerprint_check_s=3600, retune_every_s=3600)
+    context = Context(Database(url), settings, Clock())
     with local_client(create_app(context=context, migrate=False)) as client:
         work(client)
 

@@ -1,4 +1,7 @@
-"""Ray on the hosts: the head on `head`, with no processors to give, one node on each of the others; token authentication."""
+"""Ray on the hosts: the head on `head`, with no processors to give, one node on each of the others; token authentication.
+
+Without log monitors and autoscaler, which a worker does not use: it connects with `log_to_driver=False`.
+"""
 
 import os
 import secrets
@@ -61,10 +64,12 @@ class RayCluster:
 
     def _begin(self, host: Host) -> "subprocess.Popen[bytes]":
         is_head = host is self._head
-        role = ["--head", f"--port={PORT}", "--include-dashboard=false"] if is_head else [f"--address={self.address}"]
+        own = ["--head", f"--port={PORT}", "--include-dashboard=false", "--no-monitor"]
+        role = own if is_head else [f"--address={self.address}"]
         amounts = [f"--num-cpus={0 if is_head else self._ranks}", "--num-gpus=0"]
         words = [str(Path(sys.executable).parent / "ray"), "start", *role, *amounts]
         words += [f"--node-ip-address={host.address}", f"--object-store-memory={_STORE_BYTES}"]
+        words += ["--include-log-monitor=false"]
         words += ["--disable-usage-stats"] if is_head else []
         environment_variables = {name: value for name, value in self.environment.items() if name != "RAY_ADDRESS"}
         # The daemons must not think that they are a test's or a session's.

@@ -1,17 +1,20 @@
 """float8 on real ranks: every backend trains what one process trains with torchao, and nothing else passes for it."""
 
 import dataclasses
+import functools
+import importlib
+from collections.abc import Callable
 from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from torchao.float8 import float8_linear
 
 from shardtune.api_schemas.trials.failures import FailureKind
 from shardtune.api_schemas.trials.leases import TrialTask
 from shardtune.api_schemas.trials.measurements import StepRecord
+from shardtune.api_schemas.trials.rank_reports import RankReport
 from shardtune.tuner.verdict import parity
 from shardtune.workers.rank.classify import NumericsError, SetupError
 from shardtune.workers.rank.model import build, float8
@@ -34,10 +37,26 @@ ZERO_2: dict[str, Any] = {"kind": "zero", "stage": 2}
 FULL = {"activation_checkpointing": "full"}
 
 
+def torchaos() -> Any:
+    """Module of torchao's layers; importing it takes seconds, which each process of the tests would spend at its start."""
+    return importlib.import_module("torchao.float8.float8_linear")
+
+
 def task_of(strategy: dict[str, Any], **changes: Any) -> TrialTask:
     return tiny_task(
         strategy, **({"model": MODEL, "parity_steps": 4, "float8": "tensorwise", "micro_batch": 2} | changes)
     )
+
+
+@pytest.fixture(scope="module")
+def report_of(host: HostProcess) -> Callable[[TrialTask], RankReport]:
+    """Report of rank 0 of a trial; equal tasks run once."""
+
+    @functools.cache
+    def of_text(text: str) -> RankReport:
+        return host.run(TrialTask.model_validate_json(text))[0]
+
+    return lambda task: of_text(task.model_dump_json())
 
 
 def differences(task: TrialTask, trajectory: tuple[StepRecord, ...], reference: tuple[StepRecord, ...]) -> list[str]:
@@ -73,10 +92,10 @@ def differences(task: TrialTask, trajectory: tuple[StepRecord, ...], reference: 
     ],
 )
 def test_each_backend_trains_as_one_process_does(
-    host: HostProcess, strategy: dict[str, Any], changes: dict[str, Any]
+    report_of: Callable[[TrialTask], RankReport], strategy: dict[str, Any], changes: dict[str, Any]
 ) -> None:
     task = task_of(strategy, **changes)
-    report = host.run(task)[0]
+    report = report_of(task)
     assert report.status == "complete", report.failure
     assert differences(task, report.trajectory, train(task)) == []
 
@@ -95,6 +114,7 @@ def test_a_rank_that_scales_wrongly_is_told(monkeypatch: pytest.MonkeyPatch) -> 
     """A planted fault: gradients lose the scale with which they were cast."""
     task = task_of(DDP, seed=3, parity_steps=2)
     reference = train(task)
+    float8_linear = torchaos()
     cast = float8_linear.hp_tensor_to_float8_dynamic
 
     def unscaled(tensor: torch.Tensor, *args: Any, **options: Any) -> Any:
@@ -108,9 +128,9 @@ def test_a_rank_that_scales_wrongly_is_told(monkeypatch: pytest.MonkeyPatch) -> 
     assert differences(task, wrong, reference[:1])
 
 
-def test_weights_and_states_keep_their_bytes(host: HostProcess) -> None:
+def test_weights_and_states_keep_their_bytes(report_of: Callable[[TrialTask], RankReport]) -> None:
     """float8 rounds operands alone: the peak of a rank is that of training without it."""
-    with_float8, without = (host.run(task_of(DDP, float8=name))[0] for name in ("tensorwise", None))
+    with_float8, without = (report_of(task_of(DDP, float8=name)) for name in ("tensorwise", None))
     assert with_float8.memory is not None and without.memory is not None
     assert with_float8.memory.peak_allocated_gib == pytest.approx(without.memory.peak_allocated_gib, rel=0.02)
 
@@ -141,7 +161,7 @@ def test_only_linear_layers_of_blocks_are_converted_under_their_names() -> None:
     network = build.build(task.model, task.workload)
     names = [name for name, _ in network.named_parameters()]
     float8.convert(list(network.model.layers), "rowwise", torch.device("cpu"))  # type: ignore[union-attr, arg-type]
-    converted = [name for name, module in network.named_modules() if isinstance(module, float8_linear.Float8Linear)]
+    converted = [name for name, module in network.named_modules() if isinstance(module, torchaos().Float8Linear)]
     assert len(converted) == 7 * MODEL["num_hidden_layers"] and all(".layers." in name for name in converted)
     assert [name for name, _ in network.named_parameters()] == names
     assert all(dataclasses.asdict(network.get_submodule(name).config)["emulate"] for name in converted)  # type: ignore[call-overload]

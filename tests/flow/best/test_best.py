@@ -16,7 +16,7 @@ from tests.support.service.scenarios import (
     make_key,
     tune,
 )
-from tests.support.service.simulated_worker import CLUSTER, FINGERPRINT, SPEC, SimulatedWorker
+from tests.support.service.simulated_worker import CLUSTER, FINGERPRINT, SPEC, SimulatedWorker, quietly
 
 
 @pytest.mark.wide_on_postgres
@@ -212,7 +212,7 @@ def test_project_that_demands_approval_serves_nothing_unapproved(quick_client):
 
 def test_who_asks_to_resolve_what_was_rejected_is_told_so(quick_client):
     quick_client.put("/v1/projects/default", json={"requires_approval": True})
-    worker = SimulatedWorker(quick_client).register()
+    worker = SimulatedWorker(quick_client, behave=quietly).register()
     study_id = quick_client.post("/v1/best:resolve", json={"study": SPEC}).json()["study"]["study_id"]
     worker.work()
     (proposal,) = quick_client.get("/v1/recommendations?state=proposed").json()["recommendations"]
@@ -259,7 +259,7 @@ def test_decision_about_something_else_than_was_seen_is_rejected(client):
 
 
 def test_resolve_starts_one_study_however_many_ask(client):
-    worker = SimulatedWorker(client).register()
+    worker = SimulatedWorker(client, behave=quietly).register()
     body = {"study": SPEC}
     answers = []
     in_threads(lambda _: answers.append(client.post("/v1/best:resolve", json=body)), range(6))

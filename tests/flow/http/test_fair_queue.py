@@ -10,10 +10,9 @@ import psycopg
 import pytest
 from sqlalchemy import make_url
 
-from shardtune.db.session import upgrade
 from shardtune.service.process.work_signal import CLAIM_THREADS
 from tests.flow.helpers.uvicorn_thread import Served, served
-from tests.support.service.postgres_server import administer
+from tests.support.service.postgres_server import copy_of
 from tests.support.service.scenarios import bearer, make_key
 from tests.support.service.simulated_worker import CLUSTER, SPEC, SimulatedWorker
 
@@ -77,10 +76,8 @@ class Scene:
 
 
 @pytest.fixture(scope="module")
-def scene(postgres_server: str) -> Iterator[Scene]:
-    administer(postgres_server, "CREATE DATABASE turns")
-    url = postgres_server.format(name="turns")
-    upgrade(url)
+def scene(postgres_server: str, postgres_template: str) -> Iterator[Scene]:
+    url = copy_of(postgres_server, postgres_template, "turns")
     with served(url) as service:
         yield Scene(service, url)
 

@@ -9,7 +9,7 @@ import httpx
 
 from docs.generate.snippets.collect import Snippet, snippets
 from tests.flow.helpers.uvicorn_thread import served
-from tests.support.service.simulated_worker import SimulatedWorker
+from tests.support.service.simulated_worker import SimulatedWorker, quietly
 
 PAGE = "docs/tutorials/first-study-over-http.md"
 SNIPPETS = [snippet for snippet in snippets() if snippet.path == PAGE]
@@ -42,7 +42,7 @@ def test_every_request_of_the_tutorial_succeeds_in_its_order(sqlite_url, tmp_pat
         served(sqlite_url, fingerprint_check_s=3600) as service,
         httpx.Client(base_url=service.client.base_url, timeout=300, trust_env=False) as client,
     ):
-        worker, has_ended = SimulatedWorker(client).register(), threading.Event()
+        worker, has_ended = SimulatedWorker(client, behave=quietly).register(), threading.Event()
 
         def work() -> None:
             while not has_ended.is_set():

@@ -13,7 +13,7 @@ import uvicorn
 from shardtune.service.app import create_app
 from shardtune.service.cli.processes import listening_socket
 from shardtune.service.settings import Settings
-from tests.support.service.simulated_worker import SPEC, SimulatedWorker
+from tests.support.service.simulated_worker import SPEC, SimulatedWorker, quietly
 
 ROOT = Path(__file__).parents[3]
 
@@ -36,7 +36,7 @@ def test_platform_gets_a_study_first_and_its_answer_then(sqlite_url, tmp_path):
         with httpx.Client(base_url=url, timeout=30) as http:
             secret = http.post("/v1/keys", json={"name": "platform", "scopes": ["admin"]}).json()["secret"]
             http.headers["authorization"] = f"Bearer {secret}"
-            worker = SimulatedWorker(http).register()
+            worker = SimulatedWorker(http, behave=quietly).register()
             assert "train with your defaults; study study-" in before_a_job(secret)
             worker.work()
             assert "train with FSDP2" in before_a_job(secret)

@@ -7,14 +7,17 @@ here fails.
 
 import gzip
 import re
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
+from fastapi.testclient import TestClient
 from sqlalchemy import MetaData, Table, inspect, select
 
 from shardtune.api_schemas.protocol import PROTOCOL_VERSION
 from shardtune.db.session import Database
 from tests.flow.helpers.route_table import Address, addresses
-from tests.flow.http.two_projects import OWN, WORD, Ids, TwoProjects, two_projects
+from tests.flow.http.two_projects import OWN, WORD, Ids, Owned, TwoProjects, populate, two_projects
 from tests.support.service.page_reader import HTML
 from tests.support.service.simulated_worker import SPEC, SimulatedWorker
 
@@ -42,9 +45,25 @@ BODIES = {
 VOLATILE = {"page_sessions", "api_keys", "idempotent_requests", "alembic_version"}
 
 
+@pytest.fixture(scope="module")
+def populated(sqlite_after: Callable[..., Path]) -> tuple[Path, Owned]:
+    """Database in which both projects have measured, and what each of them owns in it."""
+    owned: list[Owned] = []
+
+    def by_both_projects(client: TestClient) -> None:
+        owned.append(populate(client))
+
+    return sqlite_after(by_both_projects), owned[0]
+
+
 @pytest.fixture
-def both(quick_client) -> TwoProjects:
-    return two_projects(quick_client)
+def sqlite_start(populated: tuple[Path, Owned]) -> Path:
+    return populated[0]
+
+
+@pytest.fixture
+def both(quick_client, populated: tuple[Path, Owned]) -> TwoProjects:
+    return two_projects(quick_client, populated[1])
 
 
 def ask(both: TwoProjects, address: Address, ids: Ids, **sent):

@@ -31,8 +31,21 @@ Ids = Mapping[str, str]
 
 
 @dataclass(frozen=True)
+class Owned:
+    """What each project owns in a database, and a key of the own one."""
+
+    key: dict[str, Any]
+    """Key of every scope."""
+    own: Ids
+    theirs: Ids
+    secrets: tuple[str, ...]
+    """Words that no response may contain: the marker word, and ids of theirs that are long enough to mean nothing
+    else."""
+
+
+@dataclass(frozen=True)
 class TwoProjects:
-    """Clients of both projects, and the owner of each object."""
+    """Clients of the own project, and the owner of each object."""
 
     api: TestClient
     """Client with a key of every scope."""
@@ -42,12 +55,16 @@ class TwoProjects:
     own: Ids
     theirs: Ids
     secrets: tuple[str, ...]
-    """Words that no response may contain: the marker word, and ids of theirs that are long enough to mean nothing
-    else."""
 
 
-def two_projects(client: TestClient) -> TwoProjects:
-    """A service on which both have measured, with a worker of the other project's and one that serves both."""
+def two_projects(client: TestClient, owned: Owned) -> TwoProjects:
+    """Clients of the own project on a service whose database `populate` filled."""
+    api, pages = local_client(client.app, headers=bearer(owned.key)), local_client(client.app)
+    return TwoProjects(api, pages, log_in(pages, owned.key["secret"]), owned.own, owned.theirs, owned.secrets)
+
+
+def populate(client: TestClient) -> Owned:
+    """Let both projects measure, with a worker of the other project's and one that serves both."""
     operator = local_client(client.app, headers=bearer(make_key(client, "admin")))
     mine, theirs = (make_key(operator, *Scope, project=project) for project in (OWN, WORD))
     api, other = (local_client(client.app, headers=bearer(key)) for key in (mine, theirs))
@@ -68,11 +85,9 @@ def two_projects(client: TestClient) -> TwoProjects:
     SimulatedWorker(
         shared.client, name="shared", fingerprint=FINGERPRINT.model_copy(update={"torch": "2.1", "deepspeed": "0.1"})
     ).register()
-    pages = local_client(client.app)
-    token = log_in(pages, mine["secret"])
     secrets = {WORD, *runs, *(value for value in tuned.values() if len(value) > 12)} - set(own.values())
     sessions = {shared.session, worker.session}
-    return TwoProjects(api, pages, token, own, tuned, tuple(sorted(secrets | sessions)))
+    return Owned(mine, own, tuned, tuple(sorted(secrets | sessions)))
 
 
 def _worker(operator: TestClient, project: str | None) -> TestClient:

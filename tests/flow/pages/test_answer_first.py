@@ -8,7 +8,7 @@ from shardtune.api_schemas.machines.conditions import Conditions, ProgramLoad
 from shardtune.api_schemas.trials.measurements import Measurement
 from tests.support.service.page_reader import HTML, page, token
 from tests.support.service.scenarios import THREE_BACKENDS, answered_study, create, run_study, tune
-from tests.support.service.simulated_worker import SPEC, SimulatedWorker, measurement, speed_of
+from tests.support.service.simulated_worker import SPEC, SimulatedWorker, measurement, on_quiet_machine, speed_of
 
 BASELINE = {"strategy": {"kind": "ddp"}, "micro_batch": 1}
 CLANG = Conditions(foreign_cpu_cores=1.5, foreign_programs=(ProgramLoad(name="clang", cores=1.5),))
@@ -96,7 +96,8 @@ def test_an_extension_without_a_number_is_rejected(quick_client):
 
 
 def test_who_keeps_the_own_baseline_is_told_to_train_on(quick_client):
-    study, _ = run_study(quick_client, lambda *_: measurement(1000.0), **THREE_BACKENDS, baseline=BASELINE)
+    alike = on_quiet_machine(measurement(1000.0))
+    study, _ = run_study(quick_client, lambda *_: alike, **THREE_BACKENDS, baseline=BASELINE)
     text = page(quick_client, f"/studies/{study['study_id']}")
     assert "Train on as you do today" in section(text, "answer") and sent(text)[1]["add_trials"] == "10"
 

@@ -5,7 +5,7 @@ import pytest
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.service.retuning import challenge_steps
 from tests.flow.helpers.retuning_lab import CHANGED, Lab
-from tests.support.service.scenarios import best, decide, in_threads
+from tests.support.service.scenarios import best, decide, in_threads, tune
 from tests.support.service.simulated_worker import SimulatedWorker, speed_of
 
 TWO_BACKENDS = {"space": {"backends": ["ddp", "fsdp2"]}}
@@ -26,6 +26,23 @@ class Noisy:
             return 1000.0
         self.count += 1
         return 600.0 if self.count > 5 and self.count % 3 == 0 else 1100.0
+
+
+def tuned_on_two_backends(client):
+    """Tune with a worker whose runs do not say how far their windows lie apart."""
+    tune(client, is_quiet=False, **TWO_BACKENDS)
+
+
+@pytest.fixture
+def sqlite_start(request, sqlite_start, sqlite_after):
+    """Begin with the answer of two backends where a test names it."""
+    return sqlite_after(tuned_on_two_backends) if "of_two_backends" in request.fixturenames else sqlite_start
+
+
+@pytest.fixture
+def of_two_backends(quick_client):
+    """Answer that the service's database begins with."""
+    return best(quick_client)
 
 
 def decisions(client, key):
@@ -76,10 +93,9 @@ def test_a_moved_ranking_is_searched_wide_and_the_faster_one_takes_over(client):
 
 
 @pytest.mark.parametrize("consent", ["pinned", "approval"])
-def test_without_consent_the_faster_one_waits_and_the_incumbent_is_fresh(quick_client, consent):
+def test_without_consent_the_faster_one_waits_and_the_incumbent_is_fresh(quick_client, of_two_backends, consent):
     lab = Lab(quick_client)
-    lab.tune(**TWO_BACKENDS)
-    before, lab.fingerprint = best(quick_client), CHANGED
+    before, lab.fingerprint = of_two_backends, CHANGED
     if consent == "pinned":
         decide(quick_client, before["target_key"], "pin").raise_for_status()
     else:

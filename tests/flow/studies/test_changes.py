@@ -5,7 +5,7 @@ import pytest
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.service.studies.changes.shares import changes_of
 from tests.support.service.scenarios import create
-from tests.support.service.simulated_worker import SPEC, SimulatedWorker, measurement
+from tests.support.service.simulated_worker import SPEC, SimulatedWorker, measurement, on_quiet_machine
 
 DEEPSPEED = {
     "train_micro_batch_size_per_gpu": 1,
@@ -18,7 +18,8 @@ ZERO = {"backends": ["zero"], "knobs": {"malloc": "default", "stage": [1, 2]}}
 def behave(_lease, task):
     """A larger micro batch is half as fast again; stage 2 a tenth."""
     stage = getattr(task.config.strategy, "stage", 1)
-    return measurement(1000.0 * (1.5 if task.config.micro_batch > 1 else 1.0) * (1.1 if stage == 2 else 1.0))
+    speed = 1000.0 * (1.5 if task.config.micro_batch > 1 else 1.0) * (1.1 if stage == 2 else 1.0)
+    return on_quiet_machine(measurement(speed))
 
 
 def exported(client, **changes):
@@ -42,7 +43,7 @@ def test_a_diff_of_the_users_deepspeed_json_names_changed_lines(quick_client):
 
 def test_no_page_is_written_where_nothing_changes(quick_client):
     def equal(_lease, task):
-        return measurement(1000.0)
+        return on_quiet_machine(measurement(1000.0))
 
     SimulatedWorker(quick_client, behave=equal).register()
     study_id = create(quick_client, baseline={"strategy": {"kind": "ddp"}})
@@ -76,7 +77,7 @@ def test_the_page_names_changed_settings_that_the_users_file_cannot_hold(quick_c
         """A larger micro batch is half as fast again, kept memory a fifth."""
         outcome = behave(lease, task)
         factor = 1.2 if task.config.malloc == "keep" else 1.0
-        return measurement(factor * outcome.tokens_per_s_per_gpu)
+        return on_quiet_machine(measurement(factor * outcome.tokens_per_s_per_gpu))
 
     SimulatedWorker(quick_client, behave=faster_with_jemalloc).register()
     space = ZERO | {"knobs": {"malloc": ["default", "keep"], "stage": [1]}}

@@ -5,7 +5,7 @@ import pytest
 from tests.support.service import run_history
 from tests.support.service.page_reader import page
 from tests.support.service.scenarios import ASK, THREE_BACKENDS, answered_study, bearer, create, decide, make_key, tune
-from tests.support.service.simulated_worker import SPEC, SimulatedWorker, measurement
+from tests.support.service.simulated_worker import SPEC, SimulatedWorker, measurement, quietly
 
 
 def delete(client, study_id, **params):
@@ -108,7 +108,7 @@ def test_with_the_only_answer_withdrawn_the_target_is_resolved_anew(quick_client
 
 @pytest.mark.parametrize("subject", ["failed", "complete"])
 def test_a_resolving_study_that_was_deleted_does_not_answer_any_more(quick_client, subject):
-    worker = SimulatedWorker(quick_client).register()
+    worker = SimulatedWorker(quick_client, behave=quietly).register()
     requested = SPEC | THREE_BACKENDS if subject == "complete" else SPEC | {"space": {"knobs": {"micro_batch": 1}}}
     study_id = quick_client.post("/v1/best:resolve", json={"study": requested}).json()["study"]["study_id"]
     if subject == "complete":

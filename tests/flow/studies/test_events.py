@@ -7,7 +7,7 @@ import pytest
 
 from shardtune.api_schemas.notifications.events import EVENT_TYPES
 from shardtune.service.lifecycle import expiry
-from tests.support.service.simulated_worker import MODEL_SUMMARY, SPEC, SimulatedWorker, measurement
+from tests.support.service.simulated_worker import MODEL_SUMMARY, SPEC, SimulatedWorker, measurement, quietly
 
 SSE = {"accept": "text/event-stream"}
 
@@ -15,7 +15,7 @@ SSE = {"accept": "text/event-stream"}
 @pytest.fixture
 def study_id(client):
     """A complete study of three trials."""
-    worker = SimulatedWorker(client).register()
+    worker = SimulatedWorker(client, behave=quietly).register()
     study_id = client.post("/v1/studies", json=SPEC | {"budget": {"max_trials": 3}}).json()["study_id"]
     worker.work()
     return study_id

@@ -1,18 +1,33 @@
 """Exports over HTTP: the form is chosen, what is lost is said, and what cannot be is rejected."""
 
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
 from fastapi.testclient import TestClient
 
 from tests.support.service.simulated_worker import SPEC, SimulatedWorker, quietly
 
+STUDY = "complete"
+
+
+def complete_study(client: TestClient) -> None:
+    """Make a study whose best is FSDP2."""
+    worker = SimulatedWorker(client, behave=quietly).register()
+    client.post("/v1/studies", json=SPEC, params={"study_id": STUDY}).raise_for_status()
+    worker.work()
+
+
+@pytest.fixture
+def sqlite_start(request: pytest.FixtureRequest, sqlite_template: Path, sqlite_after: Callable[..., Path]) -> Path:
+    """Begin with the study where a test names its export."""
+    return sqlite_after(complete_study) if "exported" in request.fixturenames else sqlite_template
+
 
 @pytest.fixture
 def exported(quick_client: TestClient) -> str:
-    """Path of the export of a complete study, whose best is FSDP2."""
-    worker = SimulatedWorker(quick_client, behave=quietly).register()
-    study_id = quick_client.post("/v1/studies", json=SPEC).json()["study_id"]
-    worker.work()
-    return f"/v1/studies/{study_id}/export"
+    """Path of the export of the study that the service's database begins with."""
+    return f"/v1/studies/{STUDY}/export"
 
 
 def test_each_form_has_its_files_and_says_what_is_lost(quick_client: TestClient, exported: str) -> None:

@@ -5,7 +5,16 @@ import pytest
 from tests.support.service import run_history
 from tests.support.service.page_reader import page, token
 from tests.support.service.scenarios import THREE_BACKENDS, answered_study, bearer, create, make_key
-from tests.support.service.simulated_worker import CLUSTER, FINGERPRINT, SPEC, SimulatedWorker, measurement, speed_of
+from tests.support.service.simulated_worker import (
+    CLUSTER,
+    FINGERPRINT,
+    SPEC,
+    SimulatedWorker,
+    measurement,
+    quietly,
+    speed_of,
+    well,
+)
 
 
 def extend(client, study_id, **more):
@@ -20,8 +29,8 @@ def trials_of(client, study_id):
     return client.get(f"/v1/studies/{study_id}/trials?limit=500").json()["trials"]
 
 
-def finished(client, **changes):
-    worker = SimulatedWorker(client).register()
+def finished(client, behave=well, **changes):
+    worker = SimulatedWorker(client, behave=behave).register()
     study_id = create(client, **changes)
     worker.work()
     assert read(client, study_id)["state"] == "complete"
@@ -106,7 +115,7 @@ def test_more_pairs_alone_go_on_with_the_last_final_comparison(quick_client):
 
 
 def test_larger_budget_that_changes_nothing_is_rejected_and_says_what_would(quick_client):
-    worker, study_id = finished(quick_client, budget={"max_trials": 8, "max_gpu_seconds": 60, "max_pairs": 20})
+    worker, study_id = finished(quick_client, quietly, budget={"max_trials": 8, "max_gpu_seconds": 60, "max_pairs": 20})
     tag = read(quick_client, study_id)
 
     def rejected(code, word, **more):
@@ -129,7 +138,7 @@ def test_larger_budget_that_changes_nothing_is_rejected_and_says_what_would(quic
 
 
 def test_failed_study_that_lacked_a_second_backend_goes_on(quick_client):
-    worker = SimulatedWorker(quick_client).register()
+    worker = SimulatedWorker(quick_client, behave=quietly).register()
     study_id = create(quick_client, budget={"max_trials": 1})
     worker.work()
     assert read(quick_client, study_id)["state"] == "failed"
@@ -141,7 +150,7 @@ def test_failed_study_that_lacked_a_second_backend_goes_on(quick_client):
 
 @pytest.mark.wide_on_postgres
 def test_a_lookup_of_the_target_gets_the_extended_study(client):
-    worker = SimulatedWorker(client).register()
+    worker = SimulatedWorker(client, behave=quietly).register()
     body = {"study": SPEC | {"budget": {"max_trials": 1}}}
     study_id = client.post("/v1/best:resolve", json=body).json()["study"]["study_id"]
     worker.work()
@@ -198,7 +207,7 @@ def test_extension_is_repeatable_and_conditional_and_counts_as_a_study(client):
 
 @pytest.mark.wide_on_postgres
 def test_clone_takes_the_spec_and_nothing_else(client):
-    worker, study_id = finished(client, seed=3)
+    worker, study_id = finished(client, quietly, seed=3)
     client.put("/v1/projects/b", json={})
     url = f"/v1/studies/{study_id}:clone"
     named = {"Idempotency-Key": "again"}
@@ -244,7 +253,7 @@ def test_clone_can_drop_the_baseline_and_needs_to_see_the_study(quick_client):
 
 @pytest.mark.answered
 def test_page_extends_a_study(quick_client):
-    worker, study_id = SimulatedWorker(quick_client).register(), answered_study(quick_client)
+    worker, study_id = SimulatedWorker(quick_client, behave=quietly).register(), answered_study(quick_client)
     assert "Extend search" in page(quick_client, f"/studies/{study_id}")
     sent = {"csrf": token(quick_client), "add_trials": "2"}
     quick_client.post(f"/studies/{study_id}/extend", data=sent).raise_for_status()

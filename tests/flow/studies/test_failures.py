@@ -13,6 +13,7 @@ from tests.support.service.simulated_worker import (
     SimulatedWorker,
     failure,
     measurement,
+    quietly,
     speed_of,
     well,
 )
@@ -20,7 +21,7 @@ from tests.support.service.simulated_worker import (
 
 def only(number, outcome):
     """One trial ends as given, the others well."""
-    return lambda lease, task: outcome if lease.trial_number == number else well(lease, task)
+    return lambda lease, task: outcome if lease.trial_number == number else quietly(lease, task)
 
 
 STUDY = "failing"
@@ -40,7 +41,7 @@ def ended_runs(client):
     def behave(lease, task):
         if lease.trial_number == 2 and lease.attempt == 1:
             return failure(FailureKind.NO_PROGRESS)
-        return outcomes.get(lease.trial_number) or well(lease, task)
+        return outcomes.get(lease.trial_number) or quietly(lease, task)
 
     work(client, behave)
 
@@ -53,7 +54,7 @@ def doubtful_runs(client):
     def behave(lease, task):
         if lease.trial_number == 1 and lease.attempt == 1:
             return failure(FailureKind.DEVICE, "GPU-1 was throttled")
-        return outcomes.get(lease.trial_number) or well(lease, task)
+        return outcomes.get(lease.trial_number) or quietly(lease, task)
 
     work(client, behave)
 
@@ -117,7 +118,7 @@ def test_cpu_ranks_get_the_limit_with_their_task(quick_client):
 
     def look(lease, task):
         limits.append(task.memory_limit_gib)
-        return well(lease, task)
+        return quietly(lease, task)
 
     run_study(quick_client, look, budget={"max_trials": 2, "max_pairs": 7})
     assert len(limits) > 2 and limits == [pytest.approx(3.8)] * len(limits)
@@ -184,13 +185,13 @@ def test_one_trial_alone_is_no_winner(quick_client):
 
 
 def test_single_backend_is_confirmed_by_another_configuration(quick_client):
-    study, _ = run_study(quick_client, well, space={"backends": ["ddp"]})
+    study, _ = run_study(quick_client, quietly, space={"backends": ["ddp"]})
     assert study["state"] == "complete" and study["result"]["speedup"] is not None
 
 
 def test_only_feasible_backend_wins_with_a_note(quick_client):
     def only_zero(lease, task):
-        return well(lease, task) if task.config.backend == "zero" else failure(FailureKind.OOM)
+        return quietly(lease, task) if task.config.backend == "zero" else failure(FailureKind.OOM)
 
     study, _ = run_study(quick_client, only_zero, budget={"max_trials": 12})
     assert study["state"] == "complete", study["reason"]
@@ -229,7 +230,7 @@ def test_model_that_cannot_be_profiled_fails_the_study(quick_client, kind, attem
 
 def test_planner_that_breaks_fails_its_study_and_no_other(quick_client):
     """A profile without blocks gives the tuner nothing to compute with."""
-    worker = SimulatedWorker(quick_client).register()
+    worker = SimulatedWorker(quick_client, behave=quietly).register()
     first = quick_client.post("/v1/studies", json=SPEC).json()["study_id"]
     worker.report(worker.lease(), MODEL_SUMMARY.model_copy(update={"blocks": ()})).raise_for_status()
     second = quick_client.post("/v1/studies", json=SPEC).json()["study_id"]
@@ -239,7 +240,7 @@ def test_planner_that_breaks_fails_its_study_and_no_other(quick_client):
 
 
 def test_search_ends_on_gpu_seconds(quick_client):
-    study, trials = run_study(quick_client, well, budget={"max_gpu_seconds": 30.0})
+    study, trials = run_study(quick_client, quietly, budget={"max_gpu_seconds": 30.0})
     # The profile and four trials of 6 s each.
     assert len(trials) == 4 and "GPU-seconds" in study["reason"]
     assert study["state"] == "complete"
@@ -254,7 +255,7 @@ def test_a_budget_too_small_for_one_trial_is_the_reason_and_not_what_fits(quick_
 def test_search_ends_on_wall_time(quick_client, clock):
     def slow(lease, task):
         clock.turn(10)
-        return well(lease, task)
+        return quietly(lease, task)
 
     study, trials = run_study(quick_client, slow, budget={"max_wall_seconds": 60.0})
     assert len(trials) == 6 and "seconds is used" in study["reason"]

@@ -2,7 +2,7 @@
 
 from tests.support.service.page_reader import page
 from tests.support.service.scenarios import create
-from tests.support.service.simulated_worker import SimulatedWorker, measurement
+from tests.support.service.simulated_worker import SimulatedWorker, measurement, on_quiet_machine
 
 SPACE = {"backends": ["ddp", "zero", "fsdp2"]}
 
@@ -10,7 +10,7 @@ SPACE = {"backends": ["ddp", "zero", "fsdp2"]}
 def behave(_lease, task):
     """Larger micro batches are faster, and take more memory."""
     batch = task.config.micro_batch
-    return measurement(1000.0 * batch + len(task.config.backend), peak_gib=0.2 * batch)
+    return on_quiet_machine(measurement(1000.0 * batch + len(task.config.backend), peak_gib=0.2 * batch))
 
 
 def tuned(client, trials):

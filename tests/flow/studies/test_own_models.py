@@ -7,7 +7,7 @@ from fastapi.testclient import TestClient
 from sqlalchemy import text
 
 from shardtune.service.process.context import Context
-from tests.support.service.simulated_worker import MODEL_SUMMARY, SimulatedWorker
+from tests.support.service.simulated_worker import MODEL_SUMMARY, SimulatedWorker, quietly
 
 SPEC: dict[str, Any] = {
     "workload": {"sequence_length": 64, "global_batch": 8},
@@ -30,7 +30,7 @@ def test_a_name_that_no_worker_allows_is_rejected_with_those_that_are(quick_clie
 
 def test_the_study_goes_to_the_worker_that_allows_it(quick_client: TestClient) -> None:
     without = SimulatedWorker(quick_client, name="without").register()
-    with_it = SimulatedWorker(quick_client, name="with", own_scripts=("plain",)).register()
+    with_it = SimulatedWorker(quick_client, name="with", behave=quietly, own_scripts=("plain",)).register()
     created = quick_client.post("/v1/studies", json=SPEC | {"model": {"script": "plain", "config": {"x": 1}}})
     assert created.status_code == 201, created.text
     assert without.lease() is None
@@ -42,7 +42,7 @@ def test_the_study_goes_to_the_worker_that_allows_it(quick_client: TestClient) -
 
 def scripted_study(client: TestClient, taken: tuple[str, ...], **changes: Any) -> dict[str, Any]:
     """A study of a script that takes these backends, to its end."""
-    worker = SimulatedWorker(client, own_scripts=("plain",)).register()
+    worker = SimulatedWorker(client, behave=quietly, own_scripts=("plain",)).register()
     spec = {"workload": SPEC["workload"], "budget": SPEC["budget"], "model": {"script": "plain"}} | changes
     created = client.post("/v1/studies", json=spec)
     assert created.status_code == 201, created.text
@@ -98,7 +98,7 @@ TRACE: dict[str, Any] = {
 
 def traced_study(client: TestClient, summary: dict[str, Any]) -> dict[str, Any]:
     """A study of an entry point whose worker reports this model summary, to its end."""
-    worker = SimulatedWorker(client, own_models=("own",)).register()
+    worker = SimulatedWorker(client, behave=quietly, own_models=("own",)).register()
     workload = {**SPEC["workload"], "precision": "fp32"}
     own = {"entry_point": "own", "config": {"layers": 2}}
     created = client.post("/v1/studies", json=SPEC | {"model": own, "workload": workload})

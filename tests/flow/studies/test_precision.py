@@ -11,6 +11,8 @@ from tests.support.service.simulated_worker import (
     SPEC,
     SimulatedWorker,
     measurement,
+    on_quiet_machine,
+    quietly,
     speed_of,
 )
 
@@ -21,7 +23,7 @@ RATES = {"bfloat16": 1.2e9, "float32": 6.7e10}
 
 
 def bring(client, **changes):
-    return SimulatedWorker(client, matmul_flops=RATES, **changes).register()
+    return SimulatedWorker(client, behave=quietly, matmul_flops=RATES, **changes).register()
 
 
 def created(client, body):
@@ -37,7 +39,7 @@ def precision_of(study):
 @pytest.mark.parametrize("left_out", [{}, {"precision": "auto"}, {"precision": None}], ids=["absent", "auto", "null"])
 def test_left_out_it_is_decided_once_and_stored_with_the_reason(quick_client, left_out):
     worker = bring(quick_client, fingerprint=EMULATING)
-    study = created(quick_client, SPEC | {"workload": WORKLOAD | left_out})
+    study = created(quick_client, SPEC | {"workload": WORKLOAD | left_out, "budget": {"max_trials": 2}})
     assert precision_of(study) == "fp32"
     assert study["warnings"][0] == (
         "precision (auto): fp32, because simulated only emulates bfloat16 (1.2 GFLOP/s in bfloat16, 67 GFLOP/s in float32)"
@@ -132,7 +134,7 @@ def test_what_float16_cannot_train_is_rejected_with_the_remedy(quick_client, cha
 
 def test_a_study_in_float16_runs_on_several_backends_and_counts_skipped_steps(quick_client):
     def behave(_, task):
-        return measurement(speed_of(task.config)).model_copy(update={"skipped_steps": 3})
+        return on_quiet_machine(measurement(speed_of(task.config))).model_copy(update={"skipped_steps": 3})
 
     worker = SimulatedWorker(quick_client, behave=behave).register()
     study = created(quick_client, SPEC | {"workload": WORKLOAD | {"precision": "fp16-mixed"}})

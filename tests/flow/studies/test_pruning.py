@@ -6,7 +6,7 @@ from shardtune.api_schemas.machines.conditions import Conditions
 from shardtune.api_schemas.trials.measurements import Measurement
 from shardtune.api_schemas.trials.trial import RunPurpose
 from tests.support.service.scenarios import THREE_BACKENDS, run_study
-from tests.support.service.simulated_worker import measurement, speed_of
+from tests.support.service.simulated_worker import measurement, on_quiet_machine, speed_of
 
 SLOW = 5
 """A trial after the four defaults."""
@@ -14,11 +14,13 @@ PRUNED = {"is_pruned": True, "measured_steps": 4, "step_time_half_width_s": 0.01
 
 
 def obedient(plans):
-    """A worker on which one trial is slow, and ends early where its plan says so; `plans` gets the plan of each task."""
+    """A worker on a quiet machine on which one trial is slow, and ends early where its plan says so; `plans` gets the plan of
+    each task."""
 
     def behave(lease, task) -> Measurement:
         plans.append(task.plan)
-        new_measurement = measurement(speed_of(task.config) * (0.5 if lease.trial_number == SLOW else 1))
+        speed = speed_of(task.config) * (0.5 if lease.trial_number == SLOW else 1)
+        new_measurement = on_quiet_machine(measurement(speed))
         above = task.plan.prune_above_s
         return (
             new_measurement.model_copy(update=PRUNED)

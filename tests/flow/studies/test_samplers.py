@@ -2,15 +2,11 @@
 
 from shardtune.tuner.search.samplers import gp_needs
 from tests.support.service.scenarios import run_study
-from tests.support.service.simulated_worker import SPEC, SimulatedWorker, measurement, speed_of
-
-
-def behave(_lease, task):
-    return measurement(speed_of(task.config))
+from tests.support.service.simulated_worker import SPEC, SimulatedWorker, quietly, well
 
 
 def test_a_guided_study_says_why_each_trial_was_tried_and_needs_two_seeds(quick_client):
-    study, trials = run_study(quick_client, behave, sampler="guided")
+    study, trials = run_study(quick_client, quietly, sampler="guided")
     assert study["state"] == "complete" and study["spec"]["sampler"] == "guided"
     sampled = [trial for trial in trials if trial["origin"] == "sampler"]
     assert len(trials) == 8 and len(sampled) >= 4
@@ -21,13 +17,13 @@ def test_a_guided_study_says_why_each_trial_was_tried_and_needs_two_seeds(quick_
 
 
 def test_a_study_without_a_number_of_trials_ends_where_little_is_expected(quick_client):
-    study, trials = run_study(quick_client, behave, sampler="guided", budget={})
+    study, trials = run_study(quick_client, well, sampler="guided", budget={})
     assert study["state"] == "complete" and len(trials) < 40
     assert "expected to gain" in study["reason"] or "gained less than" in study["reason"]
 
 
 def test_every_sampler_can_be_named_and_no_other(quick_client):
-    study, trials = run_study(quick_client, behave, sampler="random")
+    study, trials = run_study(quick_client, quietly, sampler="random")
     assert study["state"] == "complete" and all(trial["reason"] is None for trial in trials)
     answer = quick_client.post("/v1/studies", json=SPEC | {"sampler": "best"})
     assert answer.status_code == 422

@@ -9,7 +9,15 @@ from shardtune.api_schemas.trials.leases import Lease, TrialTask
 from shardtune.api_schemas.trials.measurements import Measurement
 from shardtune.api_schemas.trials.short_steps import ShortStepTimes
 from shardtune.tuner.prediction import catalogue
-from tests.support.service.simulated_worker import FINGERPRINT, SPEC, SimulatedWorker, failure, measurement, speed_of
+from tests.support.service.simulated_worker import (
+    FINGERPRINT,
+    SPEC,
+    SimulatedWorker,
+    failure,
+    measurement,
+    on_quiet_machine,
+    speed_of,
+)
 
 CLUSTER = catalogue.parse_cluster("8xh100")
 LONG: dict[str, Any] = {
@@ -22,7 +30,7 @@ NEW, OLD = {}, {"protocol_version": 1}
 
 
 class ShortStepWorker(SimulatedWorker):
-    """Worker that measures as its plans say, and remembers the runs. `off`: error of each extension."""
+    """Worker on a quiet machine that measures as its plans say, and remembers the runs. `off`: error of each extension."""
 
     def __init__(self, client, off: float = 0.0, versions: dict[str, int] = NEW, name: str = "sim") -> None:
         fingerprint = FINGERPRINT.model_copy(update={"device": "cuda", "gpu": CLUSTER.gpu})
@@ -37,7 +45,7 @@ class ShortStepWorker(SimulatedWorker):
         self.tasks.append((lease, task))
         short = task.plan.short_steps
         is_extended = short is not None and short.accumulations is not None
-        measured = measurement(speed_of(task.config) * (1 + self.off * is_extended))
+        measured = on_quiet_machine(measurement(speed_of(task.config) * (1 + self.off * is_extended)))
         if short is None:
             return measured
         whole = task.config.accumulation(task.workload.global_batch, 8)
@@ -60,9 +68,33 @@ def study_of(client, worker, **changes):
     return client.get(f"/v1/studies/{study_id}").json()
 
 
-def test_a_study_of_long_steps_ends_with_two_runs_of_whole_steps_that_its_answer_states(quick_client):
-    worker = ShortStepWorker(quick_client, off=0.01)
-    study = study_of(quick_client, worker)
+@pytest.fixture(scope="module")
+def long_start(sqlite_after):
+    """Database with a finished study of long steps, its worker, and the study."""
+    ended = []
+
+    def long_study(client):
+        worker = ShortStepWorker(client, off=0.01)
+        ended.append((worker, study_of(client, worker)))
+
+    return sqlite_after(long_study), *ended[0]
+
+
+@pytest.fixture
+def sqlite_start(request, sqlite_template):
+    """Begin with the study of long steps where a test names it."""
+    named = "long_study" in request.fixturenames
+    return request.getfixturevalue("long_start")[0] if named else sqlite_template
+
+
+@pytest.fixture
+def long_study(quick_client, long_start):
+    """Worker of the study of long steps that the service's database begins with, and the study."""
+    return long_start[1:]
+
+
+def test_a_study_of_long_steps_ends_with_two_runs_of_whole_steps_that_its_answer_states(quick_client, long_study):
+    worker, study = long_study
     result, plans = study["result"], worker.plans()
     assert {plan.parity_samples for plan in plans} == {16}, "losses compare at one batch"
     assert all(plan.accumulations for plan in plans[:-2]) and not any(plan.accumulations for plan in plans[-2:])
@@ -76,8 +108,8 @@ def test_a_study_of_long_steps_ends_with_two_runs_of_whole_steps_that_its_answer
     assert result["best"]["tokens_per_s_per_gpu"] == whole[0]["measurement"]["tokens_per_s_per_gpu"]
 
 
-def test_the_page_says_how_the_speeds_were_measured(quick_client):
-    study = study_of(quick_client, ShortStepWorker(quick_client, off=0.01))
+def test_the_page_says_how_the_speeds_were_measured(quick_client, long_study):
+    _, study = long_study
     page = quick_client.get(f"/studies/{study['study_id']}").text
     assert "extended from short steps, and whole steps timed once" in page and "1.0 %" in page
     trials = quick_client.get(f"/v1/studies/{study['study_id']}/trials").json()["trials"]

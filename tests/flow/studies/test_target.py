@@ -13,6 +13,7 @@ from tests.support.service.simulated_worker import (
     SPEC,
     SimulatedWorker,
     measurement,
+    quietly,
 )
 from tests.support.service.target_comparisons import projected_study
 
@@ -158,7 +159,7 @@ def test_the_page_of_a_study_shows_its_target_without_scripts(quick_client, stud
 
 
 def test_a_model_that_nobody_can_predict_keeps_its_measured_answer_and_says_why_nothing_is_projected(quick_client):
-    worker = SimulatedWorker(quick_client).register()
+    worker = SimulatedWorker(quick_client, behave=quietly).register()
     study_id = create(quick_client, **(TARGET | THREE_BACKENDS))
     worker.report(worker.lease(), MODEL_SUMMARY.model_copy(update={"forward_flops_per_token": None}))
     worker.work()
@@ -171,7 +172,7 @@ def test_an_extended_study_projects_again(quick_client, study):
     study_id = study["study_id"]
     answer = quick_client.post(f"/v1/studies/{study_id}:extend", json={"add_trials": 2})
     assert answer.status_code == 200, answer.text
-    SimulatedWorker(quick_client).register().work()
+    SimulatedWorker(quick_client, behave=quietly).register().work()
     again = quick_client.get(f"/v1/studies/{study_id}").json()["result"]
     assert again["projection"]["projected"] >= study["result"]["projection"]["projected"]
 
@@ -210,7 +211,7 @@ def test_a_projected_best_that_was_never_checked_to_resume_is_noted(quick_client
 
 
 def test_the_export_of_a_target_says_why_there_is_none(quick_client):
-    worker = SimulatedWorker(quick_client).register()
+    worker = SimulatedWorker(quick_client, behave=quietly).register()
     study_id = create(quick_client, **TARGET | THREE_BACKENDS)
     export = f"/v1/studies/{study_id}/export"
 

@@ -17,7 +17,6 @@ from tests.support.service.simulated_worker import (
     SPEC,
     SimulatedWorker,
     failure,
-    measurement,
     quietly,
     rehearsed,
 )
@@ -66,6 +65,56 @@ def up_to_a_rehearsal(worker):
             return lease
         worker.do(lease)
     raise AssertionError("the study ended without a rehearsal")
+
+
+@pytest.fixture(scope="module")
+def ended_start(sqlite_after):
+    """Database with a finished study, the study, and the tasks of its rehearsals."""
+    ended = []
+
+    def ended_study(client):
+        ended.append(finished(client))
+
+    return sqlite_after(ended_study), *ended[0]
+
+
+@pytest.fixture(scope="module")
+def held_start(sqlite_after):
+    """Database in which a worker holds the first rehearsal of a study, and the worker's session."""
+    sessions = []
+
+    def held_rehearsal(client):
+        worker = SimulatedWorker(client, behave=quietly, task_kinds=TASK_KINDS).register()
+        create(client, **TARGET)
+        up_to_a_rehearsal(worker)
+        sessions.append(worker.session)
+
+    return sqlite_after(held_rehearsal), sessions[0]
+
+
+@pytest.fixture
+def sqlite_start(request, sqlite_template):
+    """Begin with one of the two where a test names what is in it."""
+    for name, start in (("ended", "ended_start"), ("rehearsing", "held_start")):
+        if name in request.fixturenames:
+            return request.getfixturevalue(start)[0]
+    return sqlite_template
+
+
+@pytest.fixture
+def ended(quick_client, ended_start):
+    """Finished study that the service's database begins with, and the tasks of its rehearsals."""
+    return ended_start[1:]
+
+
+@pytest.fixture
+def rehearsing(quick_client, held_start):
+    """Worker that holds a rehearsal as the service begins, and its lease, for which it has asked again."""
+    worker = SimulatedWorker(quick_client, behave=quietly, task_kinds=TASK_KINDS)
+    worker.session = held_start[1]
+    lease = worker.lease()
+    assert isinstance(lease.task, TargetRehearsalTask) and lease.attempt == 1
+    return worker, lease
 
 
 @pytest.mark.wide_on_postgres
@@ -211,10 +260,8 @@ def nonsense(**changes):
         wide({"rank": "first"}),
     ],
 )
-def test_figures_that_no_report_may_have_are_rejected_with_their_field(quick_client, changes):
-    worker = SimulatedWorker(quick_client, behave=quietly, task_kinds=TASK_KINDS).register()
-    study_id = create(quick_client, **TARGET)
-    lease = up_to_a_rehearsal(worker)
+def test_figures_that_no_report_may_have_are_rejected_with_their_field(quick_client, rehearsing, changes):
+    worker, lease = rehearsing
     content = nonsense(**changes)(lease.task)
     body = {"attempt": lease.attempt, "gpu_seconds": 6.0, "rehearsal": content}
     session = {"protocol_version": 2, "session": worker.session}
@@ -227,7 +274,7 @@ def test_figures_that_no_report_may_have_are_rejected_with_their_field(quick_cli
     # As a worker does whose report was rejected.
     worker.report(lease, failure(FailureKind.SETUP, "the service rejected the result"))
     worker.work()
-    assert quick_client.get(f"/v1/studies/{study_id}").json()["state"] == "complete"
+    assert quick_client.get(f"/v1/studies/{lease.study_id}").json()["state"] == "complete"
 
 
 def changed(**changes):
@@ -306,8 +353,8 @@ def test_a_budget_may_leave_rehearsals_out(quick_client):
     assert tasks == [] and projection_of(study)["rehearsals"] == []
 
 
-def test_an_extended_study_rehearses_only_what_is_new(quick_client):
-    study, tasks = finished(quick_client)
+def test_an_extended_study_rehearses_only_what_is_new(quick_client, ended):
+    study, tasks = ended
     answer = quick_client.post(f"/v1/studies/{study['study_id']}:extend", json={"add_trials": 1})
     assert answer.status_code == 200, answer.text
     again: list[TargetRehearsalTask] = []
@@ -321,17 +368,15 @@ def test_an_extended_study_rehearses_only_what_is_new(quick_client):
     assert not known & {task.config.content_key() for task in again}
 
 
-def test_a_cancelled_rehearsal_ends_with_its_study(quick_client):
-    worker = SimulatedWorker(quick_client, behave=quietly, task_kinds=TASK_KINDS).register()
-    study_id = create(quick_client, **TARGET)
-    lease = up_to_a_rehearsal(worker)
-    assert quick_client.post(f"/v1/studies/{study_id}:cancel").status_code == 200
+def test_a_cancelled_rehearsal_ends_with_its_study(quick_client, rehearsing):
+    worker, lease = rehearsing
+    assert quick_client.post(f"/v1/studies/{lease.study_id}:cancel").status_code == 200
     assert worker.heartbeat(lease)["action"] == "stop"
     assert worker.lease() is None
 
 
-def test_the_served_projection_says_whether_it_was_rehearsed(quick_client):
-    study, _ = finished(quick_client)
+def test_the_served_projection_says_whether_it_was_rehearsed(quick_client, ended):
+    study, _ = ended
     cluster = CLUSTER.model_copy(update={"nodes": 4}).model_dump_json()
     workload = json.dumps(TARGET["workload"])
     query = {"model": SPEC["model"], "cluster": cluster, "workload": workload, "match": "exact", "projections": "true"}
@@ -342,24 +387,20 @@ def test_the_served_projection_says_whether_it_was_rehearsed(quick_client):
 
 def test_a_study_without_a_target_rehearses_nothing(quick_client):
     seen = []
-    worker = SimulatedWorker(
-        quick_client, rehearse=seen.append, task_kinds=TASK_KINDS, behave=lambda *_: measurement(1e3)
-    )
-    worker.register()
-    create(quick_client)
+    worker = SimulatedWorker(quick_client, behave=quietly, rehearse=seen.append, task_kinds=TASK_KINDS).register()
+    study_id = create(quick_client, budget={"max_trials": 2})
     worker.work()
+    assert quick_client.get(f"/v1/studies/{study_id}").json()["state"] == "complete"
     assert seen == []
 
 
-def test_a_waiting_rehearsal_that_a_new_release_rejects_ends_as_its_problem(quick_client, monkeypatch):
-    worker = SimulatedWorker(quick_client, behave=quietly, rehearse=rehearsed, task_kinds=TASK_KINDS).register()
-    study_id = create(quick_client, **TARGET)
-    lease = up_to_a_rehearsal(worker)
+def test_a_waiting_rehearsal_that_a_new_release_rejects_ends_as_its_problem(quick_client, rehearsing, monkeypatch):
+    worker, lease = rehearsing
     worker.report(lease, failure(FailureKind.WORKER_LOST, "the service was updated"))
     rejection = RehearsalProblem(code="unsupported", message="rejected by this release")
     monkeypatch.setattr(rehearsal, "plan", lambda _trial: rejection)
     worker.work()
-    study = quick_client.get(f"/v1/studies/{study_id}").json()
+    study = quick_client.get(f"/v1/studies/{lease.study_id}").json()
     assert study["state"] == "complete", study["reason"]
     problems = [one["problem"]["code"] for one in projection_of(study)["rehearsals"]]
     assert problems and set(problems) == {"unsupported"}

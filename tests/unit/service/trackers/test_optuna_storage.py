@@ -1,5 +1,6 @@
 """A study's trials in an Optuna storage, read with Optuna."""
 
+import functools
 import sqlite3
 from concurrent.futures import ThreadPoolExecutor
 
@@ -21,8 +22,14 @@ def storage(tmp_path):
     return f"sqlite:///{tmp_path / 'trials.db'}"
 
 
+@functools.cache
+def opened(storage):
+    """Open a storage as Optuna does by its address: it compares tables and revisions, which need be done once."""
+    return optuna.storages.RDBStorage(storage)
+
+
 def stored(storage, name="study-1"):
-    return optuna.load_study(study_name=name, storage=storage)
+    return optuna.load_study(study_name=name, storage=opened(storage))
 
 
 def test_each_ended_trial_has_its_knobs_its_speed_and_its_reason(storage):

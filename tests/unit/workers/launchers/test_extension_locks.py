@@ -1,8 +1,6 @@
 """Lock files of torch's extension cache: a killed build's is removed, a live one's is left."""
 
 import os
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -12,15 +10,16 @@ from torch.utils.file_baton import FileBaton
 from shardtune.workers.launch import Launch
 from shardtune.workers.launchers.extension_locks import remove_stale
 from shardtune.workers.launchers.local import LocalLauncher
+from tests.support.processes import preloaded_forks
+from tests.support.processes.stack import until
 from tests.support.workers.worker_fakes import FAKE_HOST
 
-HOLDER = """
-import sys, time
-from torch.utils.file_baton import FileBaton
-assert FileBaton(sys.argv[1]).try_acquire()
-print("held", flush=True)
-time.sleep(600)
-"""
+
+def hold(lock: Path) -> None:
+    """Hold the lock as a build does, until this process is killed; to be called in a fork."""
+    assert FileBaton(str(lock)).try_acquire()
+    print("held", flush=True)
+    time.sleep(600)
 
 
 def test_the_lock_of_a_killed_build_is_removed_and_that_of_a_live_one_is_left(tmp_path: Path) -> None:
@@ -28,13 +27,13 @@ def test_the_lock_of_a_killed_build_is_removed_and_that_of_a_live_one_is_left(tm
         (tmp_path / name).mkdir()
     (tmp_path / "other/notes").touch()
     lock, environment = tmp_path / "deepspeed_shm_comm/lock", {"TORCH_EXTENSIONS_DIR": str(tmp_path)}
-    holder = subprocess.Popen([sys.executable, "-c", HOLDER, str(lock)], stdout=subprocess.PIPE, text=True)
+    holder = preloaded_forks.fork(hold, lock, output=tmp_path / "printed")
     try:
-        assert holder.stdout is not None and holder.stdout.readline() == "held\n"
+        until(lambda: (tmp_path / "printed").exists() and "held" in (tmp_path / "printed").read_text(), 120, "a lock")
         assert remove_stale(environment) == [] and lock.exists()
     finally:
         holder.kill()
-        holder.wait()
+        holder.join()
     assert lock.exists(), "torch leaves it"
     assert remove_stale(environment) == [lock] and not lock.exists()
     began_s = time.monotonic()

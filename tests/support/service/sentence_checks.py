@@ -225,7 +225,7 @@ def _against_default(rows: Rows, found: re.Match[str]) -> bool:
 def _default_note(rows: Rows, found: re.Match[str]) -> bool:
     defaults = [number for number, row in rows.trials.items() if row.origin == "default"]
     repeated = [number for number in defaults if rows.validation(number)]
-    count = re.fullmatch(r"by validation runs of (\d+)", found["how"])
+    count = re.fullmatch(r"by validation runs of (\d+) defaults", found["how"])
     return int(count[1]) == len(repeated) if count else len(repeated) <= 1
 
 

@@ -53,7 +53,8 @@ class BusyMachine(Schema):
     def describe(self) -> str:
         """Describe why the machine was too busy to answer: which programs used the cores, and how many runs are
         missing."""
-        kind = "runs of the final comparison" if self.rests_on == "pairs" else "search runs"
+        # The final comparison has more runs than its pairs: those that screened candidates, and repeated attempts.
+        kind = "runs in pairs" if self.rests_on == "pairs" else "search runs"
         text = (
             f"the machine was too busy to answer: other programs disturbed {self.disturbed_runs} of {self.runs} {kind}"
         )

@@ -12,11 +12,11 @@ from sqlalchemy.orm import Session, joinedload
 from shardtune.api_schemas.machines.fingerprints import Freshness
 from shardtune.api_schemas.recommendations.best import RecommendationState
 from shardtune.api_schemas.studies.study_state import StudyState
-from shardtune.api_schemas.trials.trial import RunPurpose, TrialState
+from shardtune.api_schemas.trials.trial import AttemptEnd, RunPurpose, TrialOrigin, TrialState
 from shardtune.db.listing import Page, cut_to_page, page_with_total
 from shardtune.db.tables.best import RecommendationRow, TuningTargetRow
 from shardtune.db.tables.studies import StudyRow
-from shardtune.db.tables.trials import AttemptRow, RunRow
+from shardtune.db.tables.trials import AttemptRow, RunRow, TrialRow
 
 _SPEC = type_coerce(StudyRow.spec, JSON)
 _RESULT = type_coerce(StudyRow.result, JSON)
@@ -121,6 +121,11 @@ class RunCosts:
     """GPU-seconds of the cheapest attempt that gave one of the runs its result."""
     mean: float
     """Mean GPU-seconds of one run, including its repeated attempts."""
+    mean_chosen: float | None
+    """Mean GPU-seconds of the attempts that gave runs of trials their result, without those of seed trials (the user's
+    baseline and documented defaults); None without such a run."""
+    repeats: float
+    """Mean number of attempts of one run that other programs disturbed."""
 
 
 def run_costs(
@@ -130,17 +135,28 @@ def run_costs(
     decide) they belong to; number 0 means the search. Runs of the comparison block `left_out_block` are left out."""
     spent = AttemptRow.gpu_seconds
     runs = func.count(RunRow.id.distinct())
-    counted = func.min(case((AttemptRow.attempt == RunRow.attempt, spent)))
+    is_last = AttemptRow.attempt == RunRow.attempt
+    is_chosen = TrialRow.origin.not_in([TrialOrigin.BASELINE, TrialOrigin.DEFAULT])
+    figures = (
+        runs,
+        func.min(case((is_last, spent))),
+        func.sum(spent) / runs,
+        func.avg(case((and_(is_last, is_chosen), spent))),
+        func.count(case((AttemptRow.end == AttemptEnd.DISTURBED, AttemptRow.id))),
+    )
     query = (
-        select(RunRow.study_id, RunRow.purpose, RunRow.comparison_round, runs, counted, func.sum(spent) / runs)
+        select(RunRow.study_id, RunRow.purpose, RunRow.comparison_round, *figures)
         .join(AttemptRow, AttemptRow.run_id == RunRow.id)
+        .outerjoin(TrialRow, TrialRow.id == RunRow.trial_id)
         .where(RunRow.study_id.in_(study_ids), RunRow.state == TrialState.COMPLETE)
         .where(RunRow.comparison_block.is_distinct_from(left_out_block))
         .group_by(RunRow.study_id, RunRow.purpose, RunRow.comparison_round)
     )
     costs: dict[str, dict[tuple[RunPurpose, int], RunCosts]] = {study_id: {} for study_id in study_ids}
-    for study_id, purpose, number, count, shortest, mean in session.execute(query) if study_ids else ():
-        costs[study_id][purpose, number] = RunCosts(count, shortest or 0.0, mean or 0.0)
+    for study_id, purpose, number, count, shortest, mean, chosen, disturbed in (
+        session.execute(query) if study_ids else ()
+    ):
+        costs[study_id][purpose, number] = RunCosts(count, shortest or 0.0, mean or 0.0, chosen, disturbed / count)
     return costs
 
 

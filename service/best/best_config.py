@@ -35,7 +35,8 @@ def _confidence(row: TuningTargetRow, differences: tuple[Difference, ...]) -> Co
         is_low = True
         reasons.append(answer.result.too_busy.describe())
     elif comparison is not None and comparison.disturbed_runs:
-        reasons.append(f"other programs disturbed {comparison.disturbed_runs} runs of the final comparison")
+        runs = 2 * comparison.pairs
+        reasons.append(f"other programs disturbed {comparison.disturbed_runs} of the {runs} runs in pairs")
     if Verdict.CONFIRMED not in (answer.result.verdict, answer.renewed and answer.renewed.verdict):
         reasons.append("no configuration was confirmed to beat the baseline")
     return Confidence(

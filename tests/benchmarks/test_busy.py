@@ -84,6 +84,7 @@ TRUE_SENTENCES = (
     "losses, gradient norms and weights agree with those of FSDP2",
     "1.53x the speed of DDP, micro batch 1 (100 tokens/s/GPU in 7 runs; tried at no other micro batch)",
     "the machine was too busy to answer: other programs disturbed 1 of 14 runs of the final comparison and kept 1.4 CPU cores busy",
+    "the machine was too busy to answer: other programs disturbed 1 of 14 runs in pairs and kept 1.4 CPU cores busy",
 )
 FALSE_SENTENCES = (
     "run again, too: trial 2; trial 1 was the fastest there",

@@ -178,7 +178,7 @@ def _default_note(chosen: Observation, field: Finalists, trials: Mapping[int, Ob
         return ()
     repeated = sum(bool(trials[number].validation_runs) for number in field.defaults)
     # With validation runs of one default alone, its search run chose it.
-    selection = f"by validation runs of {repeated}" if repeated > 1 else "by its search run"
+    selection = f"by validation runs of {repeated} defaults" if repeated > 1 else "by its search run"
     if len(field.defaults) <= 1:
         selection = "the only feasible one that ran"
     return (f"baseline: {chosen.config.describe()}, the fastest documented default ({selection})",)

@@ -32,26 +32,26 @@ _TOOLS: tuple[FineTuningFormat, ...] = get_args(FineTuningFormat)
 
 def write_and_print(client: ServiceClient, study: Study, options: TuneOptions) -> None:
     """Write the recommended configuration's files and print the answer, with the next command if the answer is
-    undecided."""
+    undecided. With `--json`, stdout holds one object, and the command goes to stderr."""
     assert study.result is not None
     (paths, problem), trials = write_all_files(client, study, options), client.trials(study.study_id)
+    # A program reads the object on stdout; the person who started it reads the rest.
+    remarks = sys.stderr if options.as_json else sys.stdout
     if options.as_json:
         print(json.dumps(summary.as_json(study, study.result, trials, paths)))
-        if problem:
-            print(problem, file=sys.stderr)
-        return
-    launch_line = _launch_line(options.out, paths)
-    print(summary.as_text(study, study.result, trials, client.rejections(study.study_id), paths, launch_line))
-    if (export := export_command(study, options)) is not None:
-        print(f"{'for tools':<12}{export}")
+    else:
+        launch_line = _launch_line(options.out, paths)
+        print(summary.as_text(study, study.result, trials, client.rejections(study.study_id), paths, launch_line))
+        if (export := export_command(study, options)) is not None:
+            print(f"{'for tools':<12}{export}")
     if problem:
-        print(problem)
+        print(problem, file=remarks)
     is_open = study.result.undecided is not None or study.result.too_busy is not None
     if is_open and options.study is None:
         # The study's own file is not known here: `--resume` and `--add-pairs` read the stored study.
         options = replace(options, study=continuation.write_study(study, options.state_dir))
     if (command := next_command(study, study.result, options)) is not None:
-        print(f"{'to decide':<12}{command}")
+        print(f"{'to decide':<12}{command}", file=remarks)
 
 
 def write_all_files(client: ServiceClient, study: Study, options: TuneOptions) -> tuple[list[str], str]:

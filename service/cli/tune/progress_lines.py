@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from shardtune.api_schemas.studies.study import Study
 from shardtune.api_schemas.studies.study_state import StudyPhase
-from shardtune.api_schemas.trials.trial import AttemptEnd, Rejection, Run, Trial, TrialState
+from shardtune.api_schemas.trials.trial import Attempt, AttemptEnd, Rejection, Run, Trial, TrialState
 from shardtune.service.wording import disambiguate, study_words
 from shardtune.service.wording.progress import activity_words, time_left
 
@@ -46,14 +46,15 @@ class LineView:
             self._final_comparison, self._confirmed = study.final_comparison, set()
         if self._phase is None and any(study_words.is_done(trial) for trial in trials):
             self._summarize_earlier(study, trials, rejections)
-        if study.reason != self._reason and study.state.is_open:
-            # Such as the worker for which it waits; without a line the study would seem to hang.
-            self._reason = study.reason
-            self._write(study.reason or "the study goes on")
         for trial in trials:
             if self._states.get(trial.number) is not trial.state:
                 self._states[trial.number] = trial.state
                 self._write(_trial_line(study, trial, trials, elapsed_s))
+        if study.reason != self._reason and study.state.is_open:
+            # Such as the worker for which it waits; without a line the study would seem to hang. After the trials: the
+            # last of them ends the search.
+            self._reason = study.reason
+            self._write(study.reason or "the study goes on")
         self._print_rejections(rejections)
         if study.phase is not self._phase and study.phase is not StudyPhase.DONE:
             self._phase = study.phase
@@ -61,28 +62,30 @@ class LineView:
                 self._write(activity_words.activity(study, trials))
         self._print_disturbed(trials)
         self._print_waits(trials)
-        for trial, run in activity_words.validation_runs(study, trials):
-            if run.run_id not in self._confirmed:
-                self._confirmed.add(run.run_id)
-                figure = study_words.rate(run.measurement.tokens_per_s_per_gpu if run.measurement else None)
-                self._write(
-                    f"{activity_words.validation_run(study, len(self._confirmed))}: "
-                    f"trial {trial.number}, {figure} tokens/s/GPU{_disturbance_note(run)}"
-                )
+        self._print_validation_runs(study, trials, elapsed_s)
         self._print_whole_steps(trials)
         self._print_resume_checks(trials)
         self._print_rehearsals(trials)
         self._print_recipe_runs(trials)
 
+    def _print_validation_runs(self, study: Study, trials: Sequence[Trial], elapsed_s: float) -> None:
+        for trial, run in activity_words.validation_runs(study, trials):
+            if run.run_id not in self._confirmed:
+                self._confirmed.add(run.run_id)
+                figure = study_words.rate(run.measurement.tokens_per_s_per_gpu if run.measurement else None)
+                self._write(
+                    f"{activity_words.validation_run(study, len(self._confirmed))}: trial {trial.number}, "
+                    f"{figure} tokens/s/GPU{_disturbance_note(run)}{_time_left_note(study, trials, elapsed_s)}"
+                )
+
     def _print_disturbed(self, trials: Sequence[Trial]) -> None:
         # A disturbed attempt stays in the run's history; the set makes its line appear once.
         for trial, run, attempt in _disturbed_attempts(trials):
-            if (run.run_id, attempt) not in self._disturbed:
-                self._disturbed.add((run.run_id, attempt))
-                name = study_words.run_name(run.purpose)
-                self._write(
-                    f"disturbed by other processes, does not count: {name} of trial {trial.number}, attempt {attempt}"
-                )
+            if (run.run_id, attempt.attempt) not in self._disturbed:
+                self._disturbed.add((run.run_id, attempt.attempt))
+                name = f"{study_words.run_name(run.purpose)} of trial {trial.number}, attempt {attempt.attempt}"
+                cause = f" ({attempt.failure_message})" if attempt.failure_message else ""
+                self._write(f"disturbed by other processes, does not count: {name}{cause}")
 
     def _print_waits(self, trials: Sequence[Trial]) -> None:
         """Print which programs a run waits for until its machine is quiet. The line is printed when the run begins to
@@ -146,25 +149,32 @@ class LineView:
         done = [trial for trial in trials if study_words.is_done(trial)]
         self._states = {trial.number: trial.state for trial in done}
         self._confirmed = {run.run_id for _, run in activity_words.validation_runs(study, trials)}
-        self._disturbed = {(run.run_id, attempt) for _, run, attempt in _disturbed_attempts(trials)}
+        self._disturbed = {(run.run_id, attempt.attempt) for _, run, attempt in _disturbed_attempts(trials)}
         self._rejected = len(rejections)
         confirmed = f" and {len(self._confirmed)} validation runs" if self._confirmed else ""
         self._write(f"{len(done)} trial{'s' * (len(done) != 1)}{confirmed} ended earlier")
 
 
-def _disturbed_attempts(trials: Sequence[Trial]) -> Iterator[tuple[Trial, Run, int]]:
+def _disturbed_attempts(trials: Sequence[Trial]) -> Iterator[tuple[Trial, Run, Attempt]]:
     """Yield each attempt of a run that is repeated because other processes disturbed it, together with its trial and
     run."""
     for trial in trials:
         for run in trial.runs:
             for attempt in run.attempts:
                 if attempt.end is AttemptEnd.DISTURBED:
-                    yield trial, run, attempt.attempt
+                    yield trial, run, attempt
 
 
 def _disturbance_note(run: Run) -> str:
     is_disturbed = run.measurement is not None and run.measurement.disturbed is not None
     return ", counts although disturbed by other processes" if is_disturbed else ""
+
+
+def _time_left_note(study: Study, trials: Sequence[Trial], elapsed_s: float) -> str:
+    """Return the estimated remaining time of a study, in parentheses at the end of a line; empty if nothing is
+    known."""
+    remaining = time_left.estimate(study, time_left.count_runs(study, trials), elapsed_s)
+    return f" ({remaining} left)" if remaining else ""
 
 
 def _trial_line(study: Study, trial: Trial, trials: Sequence[Trial], elapsed_s: float) -> str:
@@ -179,7 +189,6 @@ def _trial_line(study: Study, trial: Trial, trials: Sequence[Trial], elapsed_s: 
             + (", disturbed by other processes" if study_words.search_run_disturbance(trial) else "")
             + (", best so far" if is_best else "")
         )
-        remaining = time_left.estimate(study, time_left.count_runs(study, trials), elapsed_s)
-        return line + (f" ({remaining} left)" if remaining else "")
+        return line + _time_left_note(study, trials, elapsed_s)
     reason = study_words.failure_line(trial) or study_words.pruning_note(trial)
     return f"{name}: {description}: {trial.state.value}" + (f", {reason}" if reason else "")

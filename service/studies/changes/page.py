@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.studies.study import Study
-from shardtune.api_schemas.studies.study_result import Contender, StudyResult
+from shardtune.api_schemas.studies.study_result import Contender, StudyResult, Verdict
 from shardtune.service.studies.changes import shares, user_file
 from shardtune.service.studies.changes.shares import SettingChange, SpeedOf
 from shardtune.service.studies.changes.user_file import UserFile
@@ -16,8 +16,8 @@ FILE = "changes.md"
 def changes_page(
     study: Study, result: StudyResult, search_speeds: Mapping[TrialConfig, float], predicted: SpeedOf
 ) -> str | None:
-    """Return a Markdown page about the changes from the user's present configuration (the baseline) to the recommended
-    one; None if they are equal.
+    """Return a Markdown page about the changes from the baseline to the recommended configuration; None if they are
+    equal.
     """
     today, best = result.baseline, result.best
     if today.config == best.config:
@@ -28,7 +28,7 @@ def changes_page(
         "",
         _speedup_sentence(result),
         "",
-        *_table(changes),
+        *_table(changes, "today" if _is_own(study, result) else "baseline"),
         "",
         *_legend(changes),
         *_own_file(study, today, best),
@@ -36,18 +36,29 @@ def changes_page(
     return "\n".join(lines) + "\n"
 
 
+def _is_own(study: Study, result: StudyResult) -> bool:
+    """Whether the result's baseline is the user's own configuration, and no documented default."""
+    return study.spec.baseline is not None and result.replaced_baseline is None
+
+
 def _speedup_sentence(result: StudyResult) -> str:
     if result.speedup is None:
         return "Together: not compared in enough paired runs for an interval."
     low, high = result.speedup.ci95
+    is_busy = result.verdict is Verdict.TOO_BUSY
+    verdict = "the machine was too busy for a verdict" if is_busy else result.verdict.value.replace("_", " ")
     return (
         f"Together: {result.speedup.value:.2f}x [{low:.2f}, {high:.2f}] in {result.speedup.pairs} paired runs "
-        f"({result.verdict.value.replace('_', ' ')})."
+        f"({verdict})."
     )
 
 
-def _table(changes: Sequence[SettingChange]) -> list[str]:
-    rows = ["| setting | today | recommended | effect | share of the gain | known from |", "|---|---|---|---|---|---|"]
+def _table(changes: Sequence[SettingChange], before: str) -> list[str]:
+    """Table of the changes. `before` is the title of the column with the baseline's values."""
+    rows = [
+        f"| setting | {before} | recommended | effect | share of the gain | known from |",
+        "|---|---|---|---|---|---|",
+    ]
     return rows + [
         f"| `{change.name}` | {_value(change.before)} | {_value(change.after)} | "
         f"{'–' if change.factor is None else f'{change.factor:.2f}x'} | "

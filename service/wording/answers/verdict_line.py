@@ -36,7 +36,8 @@ def _without_interval(result: StudyResult) -> str:
 
 
 def _too_busy(result: StudyResult) -> str:
-    kept = "keep the baseline" if result.best == result.baseline else "the recommendation is not shown to be faster"
+    is_kept = result.best == result.baseline
+    kept = "keep the baseline" if is_kept else "the recommendation is not shown to be faster on a quiet machine"
     if result.speedup is None:
         return f"not known, the machine was too busy: {kept}"
     low, high = result.speedup.ci95

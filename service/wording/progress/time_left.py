@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from shardtune.api_schemas.studies.budget import FEWEST_PAIRS
 from shardtune.api_schemas.studies.study import Study
 from shardtune.api_schemas.studies.study_state import StudyPhase
-from shardtune.api_schemas.trials.trial import RunPurpose, Trial, TrialState
+from shardtune.api_schemas.trials.trial import AttemptEnd, RunPurpose, Trial, TrialOrigin, TrialState
 from shardtune.service.wording import study_words
 from shardtune.service.wording.progress import activity_words
 from shardtune.tuner.search.seeds import MAX_SEEDS
@@ -14,10 +15,13 @@ from shardtune.tuner.verdict import final_comparison, quiet_test
 from shardtune.tuner.verdict.recipes import comparison
 
 _SEEDS_TAKE = 0.75
-"""Expected duration of a later run, divided by the duration of the shortest of a study's first trials. It is below 1,
-because the first trials have micro batch 1 and only fast trials run again."""
+"""Expected duration of a later run, divided by the duration of the shortest seed trial. It is below 1, because seed
+trials have micro batch 1 and only fast trials run again."""
 _ENOUGH = 4
-"""Minimum number of trials (or validation runs) whose measured times are used to estimate the remaining time."""
+"""Minimum number of validation runs whose measured times are used to estimate the remaining time."""
+_SPARED_RUNS = 2 * (FEWEST_PAIRS - quiet_test.FEWEST_PAIRS)
+"""Number of validation runs that a quiet machine may spare, as fewer pairs decide there."""
+_SEED_ORIGINS = (TrialOrigin.BASELINE, TrialOrigin.DEFAULT)
 
 
 @dataclass(frozen=True)
@@ -37,6 +41,11 @@ class RunCounts:
     recipe_runs: int = 0
     """Number of complete runs of the current final comparison that compare recipes (precisions, optimizers, float8)
     rather than candidates."""
+    mean_chosen_s: float | None = None
+    """Mean seconds of the complete search runs of trials that are no seeds, without their repeated attempts; None
+    before the first one is complete."""
+    repeats_per_run: float = 0.0
+    """Mean number of attempts of a complete search run that other programs disturbed."""
 
 
 def count_runs(study: Study, trials: Sequence[Trial]) -> RunCounts:
@@ -44,9 +53,14 @@ def count_runs(study: Study, trials: Sequence[Trial]) -> RunCounts:
     search = [(trial, run) for trial, run in activity_words.runs_of(trials, RunPurpose.SEARCH, TrialState.COMPLETE)]
     validation = activity_words.validation_runs(study, trials)
     world = study.cluster.world_size
-    search_seconds = [
-        run.attempts[-1].gpu_seconds / world for _, run in search if run.attempts and run.attempts[-1].gpu_seconds
+    timed = [
+        (trial, run, run.attempts[-1].gpu_seconds / world)
+        for trial, run in search
+        if run.attempts and run.attempts[-1].gpu_seconds
     ]
+    search_seconds = [seconds for _, _, seconds in timed]
+    chosen_seconds = [seconds for trial, _, seconds in timed if trial.origin not in _SEED_ORIGINS]
+    disturbed_attempts = [sum(attempt.end is AttemptEnd.DISTURBED for attempt in run.attempts) for _, run, _ in timed]
     # Disturbed attempts count: a machine that disturbed runs so far will disturb the next ones, too.
     run_seconds = [sum(attempt.gpu_seconds or 0 for attempt in run.attempts) / world for _, run in validation]
     fresh = [seconds for seconds in run_seconds if seconds]
@@ -56,16 +70,20 @@ def count_runs(study: Study, trials: Sequence[Trial]) -> RunCounts:
         validation_runs=len(validation),
         recipe_runs=len(activity_words.runs_of_comparison(study, trials, RunPurpose.RECIPE)),
         mean_validation_s=sum(fresh) / len(fresh) if fresh else None,
+        mean_chosen_s=fmean(chosen_seconds) if chosen_seconds else None,
+        repeats_per_run=fmean(disturbed_attempts) if disturbed_attempts else 0.0,
     )
 
 
 def estimate(study: Study, runs: RunCounts, elapsed_s: float) -> str:
-    """Estimate the remaining time of a study: `about 5 min`. Empty before the first search run is complete, and while
-    pairs of the final comparison run again because the two runs of a pair had unequal load."""
+    """Estimate the remaining time of a study: `about 3 min to 5 min`. Empty before the first search run is complete,
+    and while pairs of the final comparison run again because the two runs of a pair had unequal load.
+
+    The lower number holds if the machine is so quiet that fewer pairs decide. It is left out where this is not
+    possible."""
     if runs.shortest_search_s is None or study.phase is StudyPhase.DONE:
         return ""
-    budget = study.spec.budget
-    per_run = runs.shortest_search_s * (_SEEDS_TAKE if runs.finished < _ENOUGH else 1.1)
+    budget, per_run = study.spec.budget, _later_run_s(study, runs.shortest_search_s, runs)
     search_s = 0.0
     if study.phase is StudyPhase.SEARCH:
         search_s = max(0, budget.most_trials - runs.finished) * per_run
@@ -87,7 +105,27 @@ def estimate(study: Study, runs: RunCounts, elapsed_s: float) -> str:
         or 0 < recipe_runs_expected(study) <= runs.recipe_runs
     )
     seconds = search_s + left * per_fresh + _recipe_seconds(study, runs.recipe_runs, per_fresh, is_bound=is_bound)
-    return f"{'at most' if is_bound else 'about'} {study_words.duration(seconds)}" if seconds else ""
+    if is_bound:
+        return f"at most {study_words.duration(seconds)}" if seconds else ""
+    # A disturbed run forbids the test for quiet machines, and studies of the service do not use it.
+    may_be_quiet = runs.repeats_per_run == 0 and study.system_study is None
+    return _about(seconds - (min(left, _SPARED_RUNS) * per_fresh if may_be_quiet else 0.0), seconds)
+
+
+def _later_run_s(study: Study, shortest_search_s: float, runs: RunCounts) -> float:
+    """Return the expected seconds of a later run, its repeated attempts included."""
+    once_s = runs.mean_chosen_s if runs.mean_chosen_s is not None else _SEEDS_TAKE * shortest_search_s
+    # The first runs of a study may be repeated more often than that, later ones may not.
+    return once_s * (1 + min(runs.repeats_per_run, study.spec.budget.repeat_disturbed))
+
+
+def _about(least_s: float, most_s: float) -> str:
+    """Format an expected duration between two numbers of seconds; empty if the larger one is 0."""
+    least, most = study_words.duration(least_s), study_words.duration(most_s)
+    if not most_s:
+        return ""
+    # Nothing may be left as soon as the fewest pairs have run.
+    return f"about {most}" if round(least_s) <= 0 or least == most else f"about {least} to {most}"
 
 
 def _recipe_seconds(study: Study, done: int, per_run: float, *, is_bound: bool) -> float:

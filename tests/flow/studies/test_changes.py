@@ -3,9 +3,12 @@
 import pytest
 
 from shardtune.api_schemas.strategies import TrialConfig
+from shardtune.api_schemas.studies.study_result import Speedup, StudyResult, Verdict
+from shardtune.service.studies.changes.page import changes_page
 from shardtune.service.studies.changes.shares import changes_of
 from tests.support.service.scenarios import create
 from tests.support.service.simulated_worker import SPEC, SimulatedWorker, measurement, on_quiet_machine
+from tests.support.values.synthetic_studies import contender_of, study_of
 
 DEEPSPEED = {
     "train_micro_batch_size_per_gpu": 1,
@@ -38,7 +41,24 @@ def test_a_diff_of_the_users_deepspeed_json_names_changed_lines(quick_client):
     page = exported(quick_client, baseline=DEEPSPEED, space=ZERO, workload=workload)["changes.md"]
     assert "## In your DeepSpeed JSON" in page and "```diff" in page
     assert '-  "train_micro_batch_size_per_gpu": 1' in page
-    assert "| share of the gain |" in page and "micro_batch" in page
+    assert "| setting | today |" in page and "| share of the gain |" in page and "micro_batch" in page
+
+
+def test_a_default_that_stood_in_for_a_baseline_is_not_called_todays_configuration():
+    study, sides = study_of(), (contender_of(config()), contender_of(config(micro_batch=4)))
+    busy = StudyResult(
+        baseline=sides[0],
+        best=sides[1],
+        speedup=Speedup(value=1.69, ci95=(1.57, 1.96), pairs=7),
+        verdict=Verdict.TOO_BUSY,
+    )
+    page = changes_page(study, busy, {}, lambda _: None)
+    assert "| setting | baseline | recommended |" in page
+    assert "in 7 paired runs (the machine was too busy for a verdict)." in page
+    own = study.model_copy(update={"spec": study.spec.model_copy(update={"baseline": sides[0].config})})
+    assert "| setting | today | recommended |" in changes_page(own, busy, {}, lambda _: None)
+    replaced = busy.model_copy(update={"replaced_baseline": "out of memory"})
+    assert "| setting | baseline | recommended |" in changes_page(own, replaced, {}, lambda _: None)
 
 
 def test_no_page_is_written_where_nothing_changes(quick_client):

@@ -225,7 +225,7 @@ def _against_default(rows: Rows, found: re.Match[str]) -> bool:
 def _default_note(rows: Rows, found: re.Match[str]) -> bool:
     defaults = [number for number, row in rows.trials.items() if row.origin == "default"]
     repeated = [number for number in defaults if rows.validation(number)]
-    count = re.fullmatch(r"by validation runs of (\d+)", found["how"])
+    count = re.fullmatch(r"by validation runs of (\d+) defaults", found["how"])
     return int(count[1]) == len(repeated) if count else len(repeated) <= 1
 
 
@@ -315,7 +315,7 @@ _CHECKS: dict[str, Callable[[Rows, re.Match[str]], bool]] = {
     r"measured in (?P<runs>one run|\d+ runs), (without paired runs|(?P<no_pair>and no pair .* was completed))": _unpaired,
     r"measured in (?P<runs>one run|\d+ runs), and no pair .* had unequal load": _only_uneven,
     r"the machine was too busy to answer: other programs disturbed (?P<disturbed>\d+) of (?P<count>\d+) "
-    r"(?P<kind>runs of the final comparison|search runs).*; an answer takes (?P<missing>\d+ more runs?|.* \(\d+ runs\)) on a "
+    r"(?P<kind>runs in pairs|search runs).*; an answer takes (?P<missing>\d+ more runs?|.* \(\d+ runs\)) on a "
     r"quiet machine": _too_busy,
     r"in the (middle pair|two middle pairs, on average): (?P<one>[\d,.]+) against the baseline's (?P<other>[\d,.]+) tokens/s/GPU, "
     r"which is (?P<ratio>[\d.]+)×": _middle_pair,
@@ -328,7 +328,7 @@ _CHECKS: dict[str, Callable[[Rows, re.Match[str]], bool]] = {
     r"also run again: (?P<groups>trials? .*?\))(; trial (?P<paired>\d+) went into the pairs)?": _also_run,
     r"(?P<disturbed>\d+) of the (?P<count>\d+) validation runs? of (?:the baseline, )?trial (?P<trial>\d+),? (?:counts? although|was|were) disturbed "
     r"\(the last: (?P<last>.*)\)": _count_although,
-    r"how much faster it is stays uncertain: (?P<low>[\d.]+)× to (?P<high>[\d.]+)× \(95 % interval of (?P<pairs>\d+) pairs; more pairs narrow it\)": _wide,
+    r"how much faster it is stays uncertain: (?P<low>[\d.]+)× to (?P<high>[\d.]+)× \(95 % interval of (?P<pairs>\d+) pairs\)": _wide,
     r"(?P<disturbed>\d+) of (?P<count>\d+) search runs? (was|were) disturbed by other processes.*": _searches,
     r"a short search: (?P<count>\d+) configurations? (?:was|were) measured in full.*": _short,
     r"losses, gradient norms and weights agree with those of (?P<others>.*)": _agreement,

@@ -111,6 +111,19 @@ def test_the_command_after_a_continued_study_names_a_file_that_exists_and_makes_
     assert request.workload.model_dump() == study.spec.workload.model_dump()
 
 
+def test_a_program_reads_one_object_and_its_user_the_next_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`tune --json` ended with the last run's line, and an answer that was too busy said no command."""
+    study, result = undecided(None)
+    study = study.model_copy(update={"result": result})
+    as_json = options(study=None, resume=True, state_dir=tmp_path, out=tmp_path / "best", as_json=True)
+    answer.write_and_print(StoredAnswer(), study, as_json)  # type: ignore[arg-type]
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["verdict"] == "undecided"
+    assert printed.err.startswith("to decide   ") and "shardtune tune" in printed.err
+
+
 class StoredAnswer:
     """A service with one undecided study that has no trials left to show."""
 

@@ -258,14 +258,49 @@ def test_a_run_that_other_programs_disturbed_is_told_once() -> None:
     lines: list[str] = []
     view = LineView(lines.append)
     noon = datetime(2026, 1, 1, 12, tzinfo=UTC)
-    lost = Attempt(attempt=1, worker="w", started_at=noon, finished_at=noon, end="disturbed", gpu_seconds=9.0)
+    cause = "other programs kept 0.7 of 2 cores busy"
+    lost = Attempt(
+        attempt=1,
+        worker="w",
+        started_at=noon,
+        finished_at=noon,
+        end="disturbed",
+        failure_message=cause,
+        gpu_seconds=9.0,
+    )
     run = Run(run_id="r", purpose="validation", final_comparison=1, state=TrialState.WAITING, attempts=(lost,))
     trials = [trial(0, TrialState.COMPLETE, runs=(run,))]
     view.show(study(), [], [], 1.0)
     for _ in range(2):
         view.show(study(phase=StudyPhase.FINAL_COMPARISON, final_comparison=1), trials, [], 5.0)
     reported = [line for line in lines if "disturbed" in line]
-    assert reported == ["disturbed by other processes, does not count: validation run of trial 0, attempt 1"]
+    assert reported == [f"disturbed by other processes, does not count: validation run of trial 0, attempt 1 ({cause})"]
+
+
+def test_the_end_of_the_search_follows_the_trial_that_ended_it() -> None:
+    lines: list[str] = []
+    view = LineView(lines.append)
+    view.show(study(), [trial(7, TrialState.RUNNING)], [], 1.0)
+    used_up = study(reason="all 8 trials of the budget are used", phase=StudyPhase.FINAL_COMPARISON)
+    view.show(used_up, [trial(7, TrialState.COMPLETE, tokens_per_s_per_gpu=9.0)], [], 2.0)
+    assert [line.split(":")[0] for line in lines[1:3]] == ["trial 7 (8 of 8)", "all 8 trials of the budget are used"]
+
+
+def test_lines_of_validation_runs_say_how_long_the_study_still_takes() -> None:
+    """A comparison of 17 minutes began with "about 11 min left", and then said nothing more."""
+    noon = datetime(2026, 1, 1, 12, tzinfo=UTC)
+    took = Attempt(attempt=1, worker="w", started_at=noon, finished_at=noon, end="complete", gpu_seconds=20.0)
+    runs = [
+        Run(run_id=purpose, purpose=purpose, final_comparison=1, state=TrialState.COMPLETE, attempts=(took,))
+        for purpose in ("search", "validation")
+    ]
+    comparing = study(phase=StudyPhase.FINAL_COMPARISON, final_comparison=1, final_comparison_runs=48)
+    lines: list[str] = []
+    view = LineView(lines.append)
+    view.show(study(), [], [], 1.0)
+    view.show(comparing, [trial(0, TrialState.COMPLETE, runs=tuple(runs))], [], 5.0)
+    (line,) = [line for line in lines if line.startswith("validation run 1 of at most 48")]
+    assert re.search(r" tokens/s/GPU \(about .* left\)$", line)
 
 
 def test_a_resumed_study_is_summed_up_not_told_again() -> None:

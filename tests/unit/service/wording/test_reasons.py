@@ -14,8 +14,6 @@ def test_three_reasons_stand_on_each_side_and_the_others_are_kept() -> None:
 
 
 def test_a_reason_that_repeats_the_answer_is_left_out() -> None:
-    busy = Trust(
-        "bad", "the machine was too busy to answer: other programs disturbed 6 of 14 runs of the final comparison"
-    )
+    busy = Trust("bad", "the machine was too busy to answer: other programs disturbed 6 of 14 runs in pairs")
     chosen = reasons([busy, Trust("warn", "a short search")], f"T{busy.text[1:]}. Keep the baseline.")
     assert [reason.text for reason in chosen.opposing] == ["a short search"] and not chosen.others

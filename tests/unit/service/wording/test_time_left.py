@@ -8,7 +8,7 @@ from shardtune.api_schemas.strategies import DdpConfig, TrialConfig
 from shardtune.api_schemas.studies.budget import Budget
 from shardtune.api_schemas.studies.study_state import StudyPhase, StudyState
 from shardtune.api_schemas.studies.system_studies import SystemStudy, SystemStudyKind
-from shardtune.api_schemas.trials.trial import Attempt, Run, RunPurpose, Trial, TrialState
+from shardtune.api_schemas.trials.trial import Attempt, Run, RunPurpose, Trial, TrialOrigin, TrialState
 from shardtune.service.wording.progress import time_left
 from shardtune.service.wording.progress.time_left import RunCounts
 from tests.support.values.synthetic_studies import contender_of, study_of
@@ -36,7 +36,7 @@ def test_in_a_final_comparison_it_follows_from_the_validation_runs_it_may_take()
     study = running(8, StudyPhase.FINAL_COMPARISON, final_comparison_runs=62)
     # 34 pairs fewer than it may take at most are usual.
     assert time_left.validation_runs_expected(study) == 62 - 2 * 17
-    assert time_left.estimate(study, RunCounts(8, 5.0, 18, 10.0), 99.0) == "about 2 min"
+    assert time_left.estimate(study, RunCounts(8, 5.0, 18, 10.0), 99.0) == "about 20 s to 2 min"
     assert time_left.estimate(study, RunCounts(8, 5.0, 30, 10.0), 99.0) == "at most 5 min"
 
 
@@ -103,3 +103,28 @@ def test_runs_are_counted_with_the_seconds_they_held_their_worker():
     assert time_left.count_runs(running(8, final_comparison=1), [trial]) == RunCounts(1, 10.0, 1, 28.0, 1), (
         "a repeat takes time, too"
     )
+    repeated = (run(RunPurpose.SEARCH, 30.0, 26.0),)
+    chosen = trial.model_copy(update={"number": 1, "origin": TrialOrigin.SAMPLER, "runs": repeated})
+    counts = time_left.count_runs(running(8, final_comparison=1), [trial, chosen])
+    assert (counts.shortest_search_s, counts.mean_chosen_s, counts.repeats_per_run) == (10.0, 13.0, 0.5)
+
+
+def test_beside_a_steady_load_it_counts_the_repeats_that_the_budget_allows():
+    """A study beside 0.7 cores of other load took 1,160 s more, and "about 8 min left" was said."""
+    runs = RunCounts(3, 18.7, 0, None, mean_chosen_s=18.7, repeats_per_run=5 / 3)
+    stated = time_left.estimate(running(8), runs, 188.0)
+    assert 1160 / 1.5 < seconds(stated) < 1160 * 1.5
+    assert " to " not in stated, "fewer pairs decide on a quiet machine alone"
+
+
+def test_on_a_quiet_machine_fewer_pairs_may_decide():
+    """A study on a quiet machine took 242 s more: three pairs decided it."""
+    runs = RunCounts(3, 12.9, 0, None, mean_chosen_s=12.9)
+    least, most = time_left.estimate(running(8), runs, 52.0).removeprefix("about ").split(" to ")
+    assert 242 / 1.5 < seconds(least) < 242 * 1.5 and seconds(least) < seconds(most)
+
+
+def test_the_time_left_does_not_jump_with_the_fourth_trial():
+    """It rose from 5 to 8 min, as the factor between a seed and a later run depended on the number of trials."""
+    before, after = (RunCounts(done, 12.9, 0, None, mean_chosen_s=13.0) for done in (3, 4))
+    assert seconds(time_left.estimate(running(8), after, 67.0)) <= seconds(time_left.estimate(running(8), before, 52.0))

@@ -187,5 +187,9 @@ def _is_out_of_memory(error: BaseException, device: Device | None) -> bool:
 
 def _is_full(device: Device | None) -> bool:
     """Whether a GPU has so little free memory that the failed start or call of a library is for lack of memory."""
-    free = None if device is None else device.free_bytes()
+    try:
+        free = None if device is None else device.free_bytes()
+    except RuntimeError:
+        # After some errors, such as a failed assertion of a kernel, each later call of CUDA raises the same error.
+        return False
     return free is not None and free < _EXHAUSTED_BYTES

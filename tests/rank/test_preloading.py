@@ -11,7 +11,7 @@ import pytest
 FORK_SERVER = """
 import json, sys
 from shardtune.workers.rank.fork_server import preloading, server
-for name in (*preloading.LATE_IMPORTS, "transformers.models.llama.modeling_llama"):
+for name in (*preloading.LATE_IMPORTS, "peft", "transformers.models.llama.modeling_llama"):
     preloading.import_if_there(name)
 print(json.dumps([name for name in ("torchao", "bitsandbytes") if name in sys.modules]))
 """
@@ -30,22 +30,29 @@ LORA = """
 import shardtune.workers.rank
 import json, sys
 import peft, torch
-from peft.tuners.lora import torchao as lora_of_torchao
+from peft import helpers
+from peft.tuners.lora import model as lora, torchao as lora_of_torchao
 from torch import nn
 from transformers.quantizers import quantizer_torchao
-model = nn.ModuleDict({"first": nn.Linear(8, 8)})
-peft.inject_adapter_in_model(peft.LoraConfig(target_modules=["first"]), model)
-early = "torchao" in sys.modules
-before = lora_of_torchao.is_torchao_available()
-flat, metadata = quantizer_torchao.flatten_tensor_state_dict({"first.weight": torch.ones(2)})
+LIBRARIES = ("torchao", "bitsandbytes")
+model = nn.ModuleDict({"first": nn.Linear(8, 8), "second": nn.Linear(8, 8)})
+def adapt(name):
+    peft.inject_adapter_in_model(peft.LoraConfig(target_modules=[name]), model)
+    return type(model[name]).__module__
+plain = adapt("first")
+early = [name for name in LIBRARIES if name in sys.modules]
+packed = helpers.bnb.nn.Linear4bit(8, 8)
+model["second"], model.is_loaded_in_4bit = packed, True
+quantised = adapt("second")
+flat, _ = quantizer_torchao.flatten_tensor_state_dict({"first.weight": torch.ones(2)})
 print(json.dumps({
-    "has_adapter": hasattr(model["first"], "lora_A"),
-    "imported_by_lora": early,
-    "lora_looks_before": before,
+    "plain": plain,
+    "imported_early": early,
+    "quantised": quantised,
     "flat": [*flat],
-    "imported_by_use": "torchao" in sys.modules,
-    "lora_looks_after": lora_of_torchao.is_torchao_available(),
-    "transformers_has_it": quantizer_torchao.is_torchao_available(),
+    "imported_by_use": [name for name in LIBRARIES if name in sys.modules],
+    "lora_looks_for_torchao": lora_of_torchao.is_torchao_available(),
+    "transformers_has_torchao": quantizer_torchao.is_torchao_available(),
 }))
 """
 
@@ -76,14 +83,15 @@ def test_on_gpus_ranks_import_what_would_keep_them_from_being_forked(
     assert printed(PRELOAD, device, str(tmp_path)) == imported
 
 
-def test_transformers_and_lora_find_torchao_once_it_is_used() -> None:
+def test_libraries_are_found_once_they_are_used() -> None:
     pytest.importorskip("torchao")
+    pytest.importorskip("bitsandbytes")
     assert printed(LORA) == {
-        "has_adapter": True,
-        "imported_by_lora": False,
-        "lora_looks_before": False,
+        "plain": "peft.tuners.lora.layer",
+        "imported_early": [],
+        "quantised": "peft.tuners.lora.bnb",
         "flat": ["first.weight"],
-        "imported_by_use": True,
-        "lora_looks_after": True,
-        "transformers_has_it": True,
+        "imported_by_use": ["torchao", "bitsandbytes"],
+        "lora_looks_for_torchao": True,
+        "transformers_has_torchao": True,
     }

@@ -41,8 +41,8 @@ def import_if_forkable(name: str) -> None:
     """Import a module if it is installed. On GPUs, a child process tries the import first. If ranks could not be forked
     after it, each rank imports the module itself.
 
-    A library may ask the GPU for its compute capability while it is imported, which initialises CUDA. bitsandbytes
-    (0.50.2) does so, and PEFT (0.21.2) imports bitsandbytes.
+    A library may ask the GPU for its compute capability while it is imported, which initialises CUDA. `late_libraries`
+    delays those that are known to do so; a model's own code may import others.
     """
     if name in sys.modules or name in _left_to_ranks:
         return

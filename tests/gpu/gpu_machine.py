@@ -35,7 +35,7 @@ class GpuMachine:
     fingerprint: Fingerprint
 
     def task(self, strategy: dict[str, Any], **config: Any) -> TrialTask:
-        """A trial of a model of this card's size; `adapter`, `global_batch`, `precision` and `model` beside knobs."""
+        """A trial of a model of this card's size; fields of the workload and `model` beside knobs."""
         if strategy["kind"] == "zero" and self.fingerprint.deepspeed is None:
             pytest.skip("deepspeed is not installed here")
         world = self.cluster["gpus_per_node"]
@@ -47,6 +47,7 @@ class GpuMachine:
             "global_batch": config.pop("global_batch", 2 * world),
             "precision": config.pop("precision", "bf16-mixed"),
         }
+        workload |= {name: config.pop(name) for name in ("data", "float8", "optimizer") if name in config}
         return TrialTask.model_validate(
             {
                 "model": config.pop(

@@ -14,7 +14,7 @@ from shardtune.api_schemas.training.workload import PRECISIONS, Workload
 from shardtune.api_schemas.trials.failures import FailureKind
 from shardtune.api_schemas.trials.measure_plan import MeasurePlan
 from shardtune.workers.rank import classify
-from shardtune.workers.rank.fork_server import server
+from shardtune.workers.rank.fork_server import preloading
 from shardtune.workers.rank.measure import throughput
 from shardtune.workers.rank.model import build as models
 from shardtune.workers.rank.training.loop import Loop
@@ -57,6 +57,9 @@ PLAN = MeasurePlan(window_steps=2, min_windows=2, max_windows=4, target_half_wid
         (classify.SetupError("no compiler"), "starting", FailureKind.SETUP),
         (RuntimeError(CUBLAS), "training", FailureKind.OOM),
         (ValueError(CUBLAS), "training", FailureKind.CRASH),
+        (RuntimeError("CUDA driver error: out of memory"), "training", FailureKind.OOM),
+        (RuntimeError("CUDA driver error: invalid argument"), "training", FailureKind.CRASH),
+        (RuntimeError("Triton Error [CUDA]: out of memory"), "training", FailureKind.OOM),
         (because(RuntimeError("backend compiler failed"), OUT), "training", FailureKind.OOM),
         (raised(OUT, _InductorError("lowering"), suppressed=True), "training", FailureKind.OOM),
         (raised(RuntimeError(CUBLAS), KeyError("x"), ValueError("y")), "building", FailureKind.OOM),
@@ -96,8 +99,8 @@ def test_a_module_that_fails_in_its_own_way_does_not_end_the_host(
         "raise OSError('libcudart.so.12: cannot open shared object file')"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
-    server._import_if_there("breaks_when_imported")
-    server._import_if_there("no_such_module_anywhere")
+    preloading.import_if_there("breaks_when_imported")
+    preloading.import_if_there("no_such_module_anywhere")
     assert "libcudart" in capsys.readouterr().err
 
 

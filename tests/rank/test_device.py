@@ -68,6 +68,22 @@ def test_a_failed_call_of_nccl_on_a_full_device_is_for_want_of_memory(tmp_path: 
     assert classify.failure_of(failed, "training", 0, PlayedGpu(tmp_path / "log")).kind is FailureKind.OOM
     assert classify.failure_of(failed, "training", 0, CpuDevice()).kind is FailureKind.CRASH
     assert classify.failure_of(failed, "training", 0).kind is FailureKind.CRASH
+    told = dist.DistBackendError("NCCL error in: NCCLUtils.cpp:77\nLast error:\nCuda failure 2 'out of memory'")
+    assert classify.failure_of(told, "training", 0).kind is FailureKind.OOM
+
+
+def test_a_library_that_does_not_start_on_a_full_device_lacks_memory(tmp_path: Path) -> None:
+    failed = RuntimeError("CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`")
+    assert classify.failure_of(failed, "training", 0, PlayedGpu(tmp_path / "log")).kind is FailureKind.OOM
+    assert classify.failure_of(failed, "training", 0, CpuDevice()).kind is FailureKind.CRASH
+    assert classify.failure_of(failed, "training", 0, _BrokenGpu(tmp_path / "log")).kind is FailureKind.CRASH
+
+
+class _BrokenGpu(PlayedGpu):
+    """GPU on which each call of CUDA raises the error of an earlier kernel."""
+
+    def free_bytes(self) -> int | None:
+        raise RuntimeError("CUDA error: device-side assert triggered")
 
 
 @pytest.mark.parametrize("form", faulty_ranks.OUT_OF_MEMORY)

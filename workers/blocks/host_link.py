@@ -69,7 +69,7 @@ class CudaLink:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._out, self._back = torch.cuda.Stream(device), torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        self._buffers = HostBuffers(_page_locked, torch.accelerator.empty_host_cache)
+        self._buffers = HostBuffers(_page_locked, _release_page_locked)
         self._fetched: list[torch.Tensor] = []
 
     def send(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -136,6 +136,12 @@ def link_of(device: torch.device) -> HostLink:
 
 def _page_locked(size: int) -> torch.UntypedStorage:
     return torch.empty(size, dtype=torch.uint8, pin_memory=True).untyped_storage()
+
+
+def _release_page_locked() -> None:
+    """Return the page-locked memory that torch caches and nobody uses to the system."""
+    # torch 2.11, which workers may have, lacks `torch.accelerator.empty_host_cache`; CUDA graphs of 2.13 call this, too.
+    torch._C._host_emptyCache()
 
 
 def _of_numpy(size: int) -> torch.UntypedStorage:

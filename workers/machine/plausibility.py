@@ -16,6 +16,9 @@ _FROZEN_PASSES = 2.0
 """Minimum cost of a training step through frozen layers, in units of forward passes: 1 for forward and 1 for the
 gradients of activations."""
 
+_FLOAT8_SPEED = 2.0
+"""Dense FLOP/s of a GPU in float8, in units of those in bf16: 2 from Ada and Hopper to Blackwell."""
+
 
 def implausibility(task: TrialTask, measured: Measurement, peak_flops: float | None) -> str | None:
     """Reason why a measurement cannot be true or says nothing about the configuration; None if there is none."""
@@ -38,8 +41,9 @@ def implausibility(task: TrialTask, measured: Measurement, peak_flops: float | N
 
 
 def roofline_tokens_per_s(task: TrialTask, peak_flops: float | None) -> float | None:
-    """Upper bound of the tokens per second of one GPU. It is computed from the dense bf16 peak and the cost of forward
-    and backward, where backward counts twice (less with frozen weights). None if the peak or the cost is unknown.
+    """Upper bound of the tokens per second of one GPU. It is computed from the dense bf16 peak, twice that for float8,
+    and the cost of forward and backward, where backward counts twice (less with frozen weights). None if the peak or
+    the cost is unknown.
 
     The bound holds for every configuration. No dtype of a precision is faster than bf16, recomputation only adds work,
     and attention counts as its mask requires (an MFU counts it in full, and may exceed 100 % at long sequences).
@@ -47,4 +51,5 @@ def roofline_tokens_per_s(task: TrialTask, peak_flops: float | None) -> float | 
     flops = task.least_flops_per_token or task.forward_flops_per_token
     # Frozen weights: attention's own backward is not less, so its part of the passes is not that of the masked count.
     passes = task.passes if task.passes >= _ALL_PASSES else min(task.passes, _FROZEN_PASSES)
-    return peak_flops / (passes * flops) if peak_flops is not None and flops else None
+    faster = 1.0 if task.workload.float8 is None else _FLOAT8_SPEED
+    return faster * peak_flops / (passes * flops) if peak_flops is not None and flops else None

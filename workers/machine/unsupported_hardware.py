@@ -14,6 +14,11 @@ _DRIVER_REMEDIES = (
         "or install a torch for an older CUDA from https://download.pytorch.org/whl/",
     ),
     (
+        r"no kernel image is available",
+        "this build of torch has no kernels for the GPU's compute capability (builds for CUDA 13 begin at 7.5): install a torch "
+        "for an older CUDA from https://download.pytorch.org/whl/",
+    ),
+    (
         r"Error 802|system not yet initialized",
         "the GPUs' switch fabric is not ready (CUDA error 802): start the fabric manager "
         "(`systemctl start nvidia-fabricmanager`), of the driver's version",

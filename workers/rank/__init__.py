@@ -6,7 +6,7 @@ These variables must be in the environment before torch, numpy or deepspeed is i
 import os
 from pathlib import Path
 
-from shardtune.workers.rank import deepspeed_nvml
+from shardtune.workers.rank import deepspeed_nvml, late_libraries
 
 # torch's own availability check makes a CUDA context, after which a forked rank cannot use the device.
 os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
@@ -21,3 +21,4 @@ if not any(driver.exists() for driver in _DRIVERS) or os.environ.get("CUDA_VISIB
     # For a rank started by hand; an agent sets it. Without it DeepSpeed tries every accelerator it knows, and warns.
     os.environ.setdefault("DS_ACCELERATOR", "cpu")
 deepspeed_nvml.install_hook()
+late_libraries.install_hook()

@@ -47,12 +47,29 @@ class LostGradientError(Exception):
 
 _CUDA_ERROR_MEMORY_ALLOCATION = 2
 _EXHAUSTED_BYTES = 512 << 20
-"""Number of free bytes on the GPU below which a failed CUDA call of NCCL is classified as out of memory. NCCL allocates
-memory outside of torch and reports no reason."""
+"""Number of free bytes on the GPU below which a failed call of NCCL, or a failed start of a CUDA library, is classified as
+out of memory. They allocate memory outside of torch and need not report the reason."""
+_NCCL_EXHAUSTED = "'out of memory'"
+"""Text of the CUDA runtime in NCCL's last error, such as `Cuda failure 2 'out of memory'`, which torch adds to its own
+message if NCCL has one."""
 
-_LIBRARY_EXHAUSTED = ("CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED", "CUSOLVER_STATUS_ALLOC_FAILED")
-"""Status names with which cuBLAS, cuDNN and cuSOLVER report a lack of memory. They allocate workspaces at their first
-call, and torch raises only a plain RuntimeError then."""
+_LIBRARY_EXHAUSTED = (
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_ALLOC_FAILED",
+    "CUSOLVER_STATUS_ALLOC_FAILED",
+    # Mapping a segment that grows (torch 2.13, `C10_CUDA_DRIVER_CHECK`), and loading a compiled kernel.
+    "CUDA driver error: out of memory",
+    "Triton Error [CUDA]: out of memory",
+)
+"""Texts with which cuBLAS, cuDNN, cuSOLVER, the CUDA driver and Triton report a lack of memory, for which torch raises
+only a plain RuntimeError. The libraries allocate workspaces at their first call."""
+_LIBRARY_NOT_STARTED = (
+    "CUBLAS_STATUS_NOT_INITIALIZED",
+    "CUDNN_STATUS_NOT_INITIALIZED",
+    "CUSOLVER_STATUS_NOT_INITIALIZED",
+)
+"""Status names with which these libraries report that they could not be started. On a full device this is for lack of
+memory: the thread of the backward pass starts cuBLAS when activations already fill the device."""
 
 _RECOMPILE_LIMIT = (
     "compile (true) reached Dynamo's limit of recompilations of one function, after which further blocks would run "
@@ -161,7 +178,21 @@ def _is_out_of_memory(error: BaseException, device: Device | None) -> bool:
         return True
     if isinstance(error, torch.AcceleratorError):
         return getattr(error, "error_code", None) == _CUDA_ERROR_MEMORY_ALLOCATION
-    if isinstance(error, dist.DistBackendError) and device is not None:
-        free = device.free_bytes()
-        return free is not None and free < _EXHAUSTED_BYTES
-    return type(error) is RuntimeError and any(status in str(error) for status in _LIBRARY_EXHAUSTED)
+    if isinstance(error, dist.DistBackendError):
+        return _NCCL_EXHAUSTED in str(error) or _is_full(device)
+    if type(error) is not RuntimeError:
+        return False
+    text = str(error)
+    if any(status in text for status in _LIBRARY_NOT_STARTED):
+        return _is_full(device)
+    return any(status in text for status in _LIBRARY_EXHAUSTED)
+
+
+def _is_full(device: Device | None) -> bool:
+    """Whether a GPU has so little free memory that the failed start or call of a library is for lack of memory."""
+    try:
+        free = None if device is None else device.free_bytes()
+    except RuntimeError:
+        # After some errors, such as a failed assertion of a kernel, each later call of CUDA raises the same error.
+        return False
+    return free is not None and free < _EXHAUSTED_BYTES

@@ -3,7 +3,7 @@
 import gc
 import importlib
 
-from shardtune.workers.rank.fork_server.server import LATE_IMPORTS
+from shardtune.workers.rank.fork_server.preloading import LATE_IMPORTS
 
 _MODELS = ("llama", "gpt2", "mixtral")
 
@@ -22,6 +22,7 @@ for _name in (
     # What ranks import when they adapt a model, 1.4 s of a core each.
     "peft.tuners.lora",
     "bitsandbytes.optim",
+    "torchao.float8",
 ):
     importlib.import_module(_name)
 # As the fork server does: no fork looks through what all of them share.

@@ -51,10 +51,18 @@ class _Stream:
     def wait_stream(self, _stream: object) -> None: ...
 
 
+def test_page_locked_memory_is_released_by_a_name_that_every_allowed_torch_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    released = list[str]()
+    monkeypatch.delattr(torch.accelerator, "empty_host_cache")
+    monkeypatch.setattr(torch._C, "_host_emptyCache", lambda: released.append("all"), raising=False)
+    host_link._release_page_locked()
+    assert released == ["all"]
+
+
 def test_a_gpus_buffer_is_used_again_only_after_the_wait_for_its_copy_back(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, stand_in in (("Stream", _Stream), ("current_stream", _Stream), ("stream", contextlib.nullcontext)):
         monkeypatch.setattr(torch.cuda, name, stand_in)
-    monkeypatch.setattr(torch.accelerator, "empty_host_cache", lambda: None)
+    monkeypatch.setattr(host_link, "_release_page_locked", lambda: None)
     monkeypatch.setattr(host_link, "_page_locked", host_link._of_numpy)
     link = CudaLink(torch.device("cpu"))
     first = link.send(torch.ones(5))

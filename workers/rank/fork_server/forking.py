@@ -80,6 +80,22 @@ def _probe_child(host: int, look: Callable[[], Facts], output: int) -> int:
     return 0 if works else 1
 
 
+def can_fork_after(act: Callable[[], object]) -> bool:
+    """Whether this process could still fork ranks after it had done this, tried in a forked child: the child must have
+    initialised no CUDA and started no thread."""
+    host = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+
+        def run() -> int:
+            parent_death.tie_to_parent(host)
+            act()
+            return int(torch.cuda.is_initialized() or bool(threads.that_forbid_forking()))  # type: ignore[no-untyped-call]
+
+        _exit_with(run)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
 def _read_to_end(output: int, patience_s: float) -> bytes | None:
     """Read a child's output until the child closes the pipe or ends; None if that takes too long."""
     content, deadline = b"", time.monotonic() + patience_s

@@ -8,38 +8,23 @@ exchanges JSON lines: see `ForkServer`.
 import contextlib
 import fcntl
 import gc
-import importlib
 import json
 import os
 import selectors
 import signal
-import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import cpuinfo  # type: ignore[import-untyped]
-import transformers
 
-from shardtune.api_schemas.training.adapters import Lora
-from shardtune.api_schemas.trials.leases import Task, uses_cpu_adam
+from shardtune.api_schemas.trials.leases import uses_cpu_adam
 from shardtune.workers.launch import Launch
 from shardtune.workers.rank import inventory, trial_dir
-from shardtune.workers.rank.fork_server import forking
+from shardtune.workers.rank.fork_server import forking, preloading
 from shardtune.workers.rank.process import cpu_adam, deadline, parent_death
 
 _DEADLINE_POLL_S = 0.5
-
-LATE_IMPORTS = (
-    "cpuinfo",
-    "deepspeed.module_inject.auto_ep_comm",
-    "deepspeed.module_inject.auto_ep_layer",
-    "deepspeed.runtime.zero.muon.muon_optimizer",
-    "functorch.compile",
-    "torch.profiler._cupti_monitor",
-)
-"""Modules that the fork server imports so that ranks need not import them in each trial, which would take 0.6 s in all.
-Names that the installed version of a library lacks are skipped."""
 
 
 class ForkServer:
@@ -77,8 +62,8 @@ class ForkServer:
         # SIGCHLD must wake the selector: a handler alone would not interrupt it for good (PEP 475).
         signal.set_wakeup_fd(wakeup_write)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        for name in LATE_IMPORTS:
-            _import_if_there(name)
+        for name in preloading.LATE_IMPORTS:
+            preloading.import_if_there(name)
         self._send(
             {
                 "event": "ready",
@@ -153,7 +138,7 @@ class ForkServer:
             except (OSError, ValueError) as error:
                 self._send({"event": "rejected", "dir": folder, "reason": str(error)})
                 return
-            preload(task)
+            preloading.preload(task)
             if uses_cpu_adam(task):
                 cpuinfo.get_cpu_info()
         self._folder = folder
@@ -202,30 +187,6 @@ def _ended_children() -> Iterator[tuple[int, int]]:
             if pid == 0:
                 return
             yield pid, os.waitstatus_to_exitcode(status)
-
-
-def preload(task: Task) -> None:
-    """Import the module of the model's architecture, and PEFT for a LoRA adapter, before forking, so that each rank need
-    not import it in every trial."""
-    if isinstance(task.workload.adapter, Lora):
-        _import_if_there("peft")
-    names = transformers.models.auto.configuration_auto.CONFIG_MAPPING_NAMES
-    if task.model.model_type is not None and task.model.model_type in names:
-        package = transformers.models.auto.configuration_auto.model_type_to_module_name(task.model.model_type)
-        _import_if_there(f"transformers.models.{package}.modeling_{package}")
-
-
-def _import_if_there(name: str) -> None:
-    """Import a module if it is installed. An exception is printed, and the fork server continues.
-
-    The ranks will meet the same exception and report it.
-    """
-    try:
-        importlib.import_module(name)
-    except ModuleNotFoundError:
-        return
-    except Exception:  # noqa: BLE001 -- other people's code
-        traceback.print_exc()
 
 
 def serve(ranks: int | None = None) -> None:

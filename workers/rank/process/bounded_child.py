@@ -55,7 +55,8 @@ def _run(module: str, question: BinaryIO, answer: BinaryIO, limit_s: float) -> i
     # The entry point may lie on a path that this process was given after its start.
     path = os.pathsep.join(entry for entry in sys.path if entry)
     environment = {**os.environ, "PYTHONPATH": path, parent_death.PARENT_VARIABLE: str(os.getpid())}
-    environment |= {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+    # DeepSpeed, too, must not look for the GPUs that are hidden here: a rank's own variable names them.
+    environment |= {"CUDA_VISIBLE_DEVICES": "", "DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(
         command,
         stdin=question,

@@ -186,6 +186,15 @@ def test_numbers_that_cannot_be_true_are_suspect(changes, words):
     assert words is None or words in (result.suspect or "")
 
 
+def test_float8_may_be_twice_as_fast_as_the_peak_in_bf16():
+    task = make_task(forward_flops_per_token=1e9, least_flops_per_token=5e8)
+    in_float8 = task.model_copy(update={"workload": task.workload.model_copy(update={"float8": "tensorwise"})})
+    for tokens_per_s, words in ((7000.0, None), (14_000.0, "at most 13,333")):
+        result = with_conditions(in_float8, measured(tokens_per_s_per_gpu=tokens_per_s), Conditions(), peak_flops=1e13)
+        assert isinstance(result, Measurement)
+        assert result.suspect is None if words is None else words in (result.suspect or "")
+
+
 @pytest.fixture
 def watch(tmp_path, monkeypatch):
     """A watch on one GPU of the driver's; (watch, set), where set(**changes) changes what the device says."""

@@ -233,6 +233,7 @@ def test_the_watch_reads_clock_power_and_temperature_and_null_where_a_gpu_tells_
         ),
         ("Error 803: system has unsupported display driver / cuda driver combination", "reboot"),
         ("Error 804: forward compatibility was attempted on non supported HW", "cuda-compat"),
+        ("torch.AcceleratorError: CUDA error: no kernel image is available for execution on the device", "older CUDA"),
         ("ModuleNotFoundError: No module named 'deepspeed'", None),
     ],
 )

@@ -1,0 +1,97 @@
+"""Imports of the fork server: none may initialise CUDA or start a thread, because no rank could be forked after it."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+FORK_SERVER = """
+import json, sys
+from shardtune.workers.rank.fork_server import preloading, server
+for name in (*preloading.LATE_IMPORTS, "peft", "transformers.models.llama.modeling_llama"):
+    preloading.import_if_there(name)
+print(json.dumps([name for name in ("torchao", "bitsandbytes") if name in sys.modules]))
+"""
+
+PRELOAD = """
+import json, os, sys
+from shardtune.workers.rank.fork_server import preloading
+os.environ["DS_ACCELERATOR"] = sys.argv[1]
+sys.path.insert(0, sys.argv[2])
+for name in ("initialises_cuda", "starts_a_thread", "harmless"):
+    preloading.import_if_forkable(name)
+print(json.dumps([name for name in ("initialises_cuda", "starts_a_thread", "harmless") if name in sys.modules]))
+"""
+
+LORA = """
+import shardtune.workers.rank
+import json, sys
+import peft, torch
+from peft import helpers
+from peft.tuners.lora import model as lora, torchao as lora_of_torchao
+from torch import nn
+from transformers.quantizers import quantizer_torchao
+LIBRARIES = ("torchao", "bitsandbytes")
+model = nn.ModuleDict({"first": nn.Linear(8, 8), "second": nn.Linear(8, 8)})
+def adapt(name):
+    peft.inject_adapter_in_model(peft.LoraConfig(target_modules=[name]), model)
+    return type(model[name]).__module__
+plain = adapt("first")
+early = [name for name in LIBRARIES if name in sys.modules]
+packed = helpers.bnb.nn.Linear4bit(8, 8)
+model["second"], model.is_loaded_in_4bit = packed, True
+quantised = adapt("second")
+flat, _ = quantizer_torchao.flatten_tensor_state_dict({"first.weight": torch.ones(2)})
+print(json.dumps({
+    "plain": plain,
+    "imported_early": early,
+    "quantised": quantised,
+    "flat": [*flat],
+    "imported_by_use": [name for name in LIBRARIES if name in sys.modules],
+    "lora_looks_for_torchao": lora_of_torchao.is_torchao_available(),
+    "transformers_has_torchao": quantizer_torchao.is_torchao_available(),
+}))
+"""
+
+
+def printed(code: str, *arguments: str) -> Any:
+    """JSON value in the last line that the code prints in a process of its own."""
+    done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_the_fork_server_imports_no_library_that_asks_the_gpu() -> None:
+    assert printed(FORK_SERVER) == []
+
+
+@pytest.mark.parametrize(
+    ("device", "imported"),
+    [("cuda", ["harmless"]), ("cpu", ["initialises_cuda", "starts_a_thread", "harmless"])],
+)
+def test_on_gpus_ranks_import_what_would_keep_them_from_being_forked(
+    tmp_path: Path, device: str, imported: list[str]
+) -> None:
+    (tmp_path / "initialises_cuda.py").write_text("import torch\ntorch.cuda._initialized = True\n")
+    (tmp_path / "starts_a_thread.py").write_text(
+        "import threading, time\nthreading.Thread(target=time.sleep, args=(600,), daemon=True).start()\n"
+    )
+    (tmp_path / "harmless.py").write_text("")
+    assert printed(PRELOAD, device, str(tmp_path)) == imported
+
+
+def test_libraries_are_found_once_they_are_used() -> None:
+    pytest.importorskip("torchao")
+    pytest.importorskip("bitsandbytes")
+    assert printed(LORA) == {
+        "plain": "peft.tuners.lora.layer",
+        "imported_early": [],
+        "quantised": "peft.tuners.lora.bnb",
+        "flat": ["first.weight"],
+        "imported_by_use": ["torchao", "bitsandbytes"],
+        "lora_looks_for_torchao": True,
+        "transformers_has_torchao": True,
+    }

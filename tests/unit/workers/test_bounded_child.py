@@ -1,0 +1,24 @@
+"""Child processes of a rank that answer one question: what they may see."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from shardtune.workers.rank.process import bounded_child
+
+MODULE = """
+import json, os, sys
+answer = {name: os.environ.get(name) for name in ("CUDA_VISIBLE_DEVICES", "DS_ACCELERATOR")}
+open(sys.argv[1], "w").write(json.dumps(answer | {"question": sys.stdin.read()}))
+"""
+
+
+def test_a_child_of_a_rank_with_a_gpu_sees_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "tells_its_devices.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("DS_ACCELERATOR", "cuda")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    end = bounded_child.ask("tells_its_devices", b"which?", limit_s=60)
+    assert end.code == 0
+    assert json.loads(end.answer) == {"CUDA_VISIBLE_DEVICES": "", "DS_ACCELERATOR": "cpu", "question": "which?"}

@@ -140,8 +140,9 @@ def _page_locked(size: int) -> torch.UntypedStorage:
 
 def _release_page_locked() -> None:
     """Return the page-locked memory that torch caches and nobody uses to the system."""
-    # torch 2.11, which workers may have, lacks `torch.accelerator.empty_host_cache`; CUDA graphs of 2.13 call this, too.
-    torch._C._host_emptyCache()
+    release: Callable[[], None] | None = getattr(torch.accelerator, "empty_host_cache", None)
+    # torch 2.11, which workers may have, has it by a private name only.
+    (release or vars(torch._C)["_host_emptyCache"])()
 
 
 def _of_numpy(size: int) -> torch.UntypedStorage:

@@ -21,6 +21,10 @@ class Finalists:
     replaced_baseline: str | None = None
     """Reason why the user's baseline could not be the baseline of the comparison. None if it could, or if the user gave
     none."""
+    fewest_pairs: int = 0
+    """Number of pairs (runs of the candidate and the baseline directly after each other) that run even if the test has
+    decided, unless they have a verdict. Above 0 where pairs were added to a comparison that ended without a
+    verdict, for example because all of its runs were disturbed."""
 
     @property
     def members(self) -> tuple[int, ...]:

@@ -120,7 +120,7 @@ class Machine:
 
     def __init__(self, noise: Noise, repeat_disturbed: float) -> None:
         """`repeat_disturbed`: as in a study's budget."""
-        self.counted = self.repeats = 0
+        self.counted = self.repeats = self._discarded_in_a_row = 0
         self._noise, self._share = noise, repeat_disturbed
 
     def run(self, log_speed: float) -> MeasuredRun:
@@ -128,9 +128,11 @@ class Machine:
         of_run = 0
         while True:
             drawn = next(self._noise)
-            may = disturbance.may_repeat(self._share, of_run, self.repeats, self.counted)
+            may = disturbance.may_repeat(self._share, of_run, self.repeats, self.counted, self._discarded_in_a_row)
             if not (drawn.is_disturbed and may):
                 self.counted += 1
+                self._discarded_in_a_row *= drawn.is_disturbed
                 load = RunLoad(drawn.is_disturbed, drawn.cores_left, drawn.spread)
                 return MeasuredRun(math.exp(log_speed + drawn.deviation), load)
             of_run, self.repeats = of_run + 1, self.repeats + 1
+            self._discarded_in_a_row += 1

@@ -160,10 +160,16 @@ def open_states(session: Session, study_ids: Sequence[str]) -> dict[str, set[Tri
     return dict(states)
 
 
-def count_attempts_by_end(session: Session, study_id: str, end: AttemptEnd) -> int:
-    """Return the number of attempts at a study's runs that ended with the given reason."""
+def count_attempts_by_end(
+    session: Session, study_id: str, end: AttemptEnd, worker_id: str | None = None, after: datetime | None = None
+) -> int:
+    """Return the number of attempts at a study's runs that ended with the given reason; of one worker alone, or after a
+    point in time, where these are given."""
     query = select(func.count()).select_from(AttemptRow).join(RunRow, AttemptRow.run_id == RunRow.id)
-    return session.scalars(query.where(RunRow.study_id == study_id, AttemptRow.end == end)).one()
+    query = query.where(RunRow.study_id == study_id, AttemptRow.end == end)
+    if worker_id is not None:
+        query = query.where(AttemptRow.worker_id == worker_id)
+    return session.scalars(query if after is None else query.where(AttemptRow.finished_at > after)).one()
 
 
 def expired(session: Session, now: datetime) -> Sequence[RunRow]:

@@ -32,7 +32,9 @@ def judge(session: Session, locked_run: LockedRun, measurement: Measurement) -> 
     repeats_of_run = locked_run.ends.count(AttemptEnd.DISTURBED)
     repeats_of_study = leases.count_attempts_by_end(session, study.id, AttemptEnd.DISTURBED)
     complete_runs = sum(run.state is TrialState.COMPLETE for trial in locked_run.trials for run in trial.runs)
-    may_repeat = disturbance.may_repeat(repeat_limit, repeats_of_run, repeats_of_study, complete_runs)
+    may_repeat = disturbance.may_repeat(
+        repeat_limit, repeats_of_run, repeats_of_study, complete_runs, _discarded_in_a_row(session, locked_run)
+    )
     if reason is None:
         # Once: a GPU that is throttled again will be so in the owner's job.
         if may_repeat and repeats_of_run == 0:
@@ -43,6 +45,19 @@ def judge(session: Session, locked_run: LockedRun, measurement: Measurement) -> 
     if may_repeat or must_repeat:
         return Failure(kind=FailureKind.DISTURBED, message=reason, conditions=measurement.conditions)
     return measurement.model_copy(update={"disturbed": reason})
+
+
+def _discarded_in_a_row(session: Session, locked_run: LockedRun) -> int:
+    """Number of the study's runs that were discarded on the run's worker since the last undisturbed run there."""
+    worker = locked_run.run.worker_id
+    undisturbed = [
+        run.finished_at
+        for trial in locked_run.trials
+        for run in trial.runs
+        if run.worker_id == worker and run.finished_at and run.measurement and run.measurement.disturbed is None
+    ]
+    last = max(undisturbed, default=None)
+    return leases.count_attempts_by_end(session, locked_run.study.id, AttemptEnd.DISTURBED, worker, last)
 
 
 def _cpu_count(session: Session, locked_run: LockedRun) -> int | None:

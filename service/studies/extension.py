@@ -4,6 +4,7 @@ The present result stays until a new result replaces it.
 """
 
 import logging
+from dataclasses import replace
 from datetime import datetime
 
 from sqlalchemy.orm import Session
@@ -152,7 +153,7 @@ def _raise_budget(session: Session, row: StudyRow, more: Extension, now: datetim
                 f"study {row.id} would not continue its search: {reason.sentence}; raise that limit, too",
             )
     elif row.phase is StudyPhase.DONE:
-        _check_more_pairs(row)
+        _add_pairs(row, more)
     wait_s = more.wait_for_quiet_s
     if wait_s is not None:
         wait_s = min(MOST_QUIET_WAIT_S, (row.spec.wait_for_quiet_s or 0.0) + wait_s)
@@ -163,13 +164,22 @@ def _raise_budget(session: Session, row: StudyRow, more: Extension, now: datetim
         _return_to_search(session, row, now)
 
 
-def _check_more_pairs(row: StudyRow) -> None:
+def _add_pairs(row: StudyRow, more: Extension) -> None:
+    """Let the final comparison of a study that has ended run the added pairs.
+
+    Raises:
+        Conflict: the study has no candidate, or its verdict is confirmed.
+    """
     if row.final_comparison is None or not row.final_comparison.needs_runs:
         raise Conflict(
             "nothing_to_extend", f"study {row.id} has no candidate to pair with the baseline; give add_trials"
         )
     if row.result is not None and row.result.verdict is Verdict.CONFIRMED:
         raise Conflict("nothing_to_extend", f"the verdict of study {row.id} is confirmed; more pairs would not be run")
+    comparison = row.result.final_comparison if row.result is not None else None
+    if comparison is not None and more.add_pairs is not None:
+        earlier = comparison.pairs + comparison.uneven_pairs
+        row.final_comparison = replace(row.final_comparison, fewest_pairs=earlier + more.add_pairs)
 
 
 def _return_to_search(session: Session, row: StudyRow, now: datetime) -> None:

@@ -24,6 +24,9 @@ MAX_REPEATS = 5
 FREE_REPEATS = 4
 """Number of disturbed runs that a study may always repeat, before `budget.repeat_disturbed` limits repeats to a
 fraction of the runs that count."""
+MAX_DISCARDED_IN_A_ROW = 4
+"""Number of disturbed runs in a row that a study discards on one machine. After that many the load is steady, and a repeat
+would meet it again: no run is repeated there until one was undisturbed."""
 
 
 def reason(measured: Measurement, cluster: Cluster, cores_of: Callable[[], int | None]) -> str | None:
@@ -82,14 +85,18 @@ def _needed_cores(cluster: Cluster, cores: int) -> float:
     return cores if cluster.device == "cpu" else min(cores, CORES_PER_GPU * cluster.gpus_per_node)
 
 
-def may_repeat(repeat_fraction: float, run_repeats: int, study_repeats: int, complete_runs: int) -> bool:
+def may_repeat(
+    repeat_fraction: float, run_repeats: int, study_repeats: int, complete_runs: int, discarded_in_a_row: int
+) -> bool:
     """Whether a disturbed run may be repeated once more under the study's budget.
 
-    `repeat_fraction` is `budget.repeat_disturbed`; the other arguments are numbers of repeats of the run and of the
-    study so far, and of the study's complete runs.
+    `repeat_fraction` is `budget.repeat_disturbed`; the next three arguments are numbers of repeats of the run and of
+    the study so far, and of the study's complete runs. `discarded_in_a_row`: number of the study's runs that were
+    discarded on this machine since its last undisturbed one.
     """
     return (
         repeat_fraction > 0
         and run_repeats < MAX_REPEATS
+        and discarded_in_a_row < MAX_DISCARDED_IN_A_ROW
         and study_repeats < FREE_REPEATS + repeat_fraction * complete_runs
     )

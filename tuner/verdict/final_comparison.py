@@ -16,10 +16,11 @@ were on different workers, or on other hosts of one worker, are left out.
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from shardtune.api_schemas.studies.final_comparison import Finalists
-from shardtune.api_schemas.studies.study_result import Speedup
-from shardtune.tuner.verdict import paired_test, quiet_test, too_busy
+from shardtune.api_schemas.studies.study_result import Speedup, Verdict
+from shardtune.tuner.verdict import paired_test, quiet_test, too_busy, undecided
 from shardtune.tuner.verdict.comparison_blocks import NEAR_FRACTION, ComparisonBlocks, NextRun, Pair, ValidationRun
 from shardtune.tuner.verdict.paired_test import Decision
 
@@ -151,11 +152,28 @@ def ranking_state(
     challenger = _screen(field, baseline, blocks)
     if isinstance(challenger, NextRun):
         return RankingState(baseline, None, (), challenger, lost_blocks=blocks.lost_blocks)
-    return _run_pairs(baseline, challenger, blocks, most_pairs, decide, may_end_early)
+    is_decided = partial(_is_decided, decide, most_pairs=most_pairs, fewest_pairs=field.fewest_pairs)
+    return _run_pairs(baseline, challenger, blocks, most_pairs, is_decided, may_end_early)
+
+
+def _is_decided(decide: Decide, pairs: Sequence[Pair], uneven: int, *, most_pairs: int, fewest_pairs: int) -> bool:
+    """Whether the pairs decide, by a test. `uneven`: number of pairs that were left out. Where pairs were added to a
+    comparison without a verdict, `fewest_pairs` run in all, unless fewer have one."""
+    ratios = [pair.log_ratio for pair in pairs]
+    if decide(ratios, most_pairs) == "open":
+        return False
+    # Disturbed pairs may end the test, but confirm nothing: an added pair may be the undisturbed one.
+    has_verdict = undecided.verdict(pairs, paired_test.speedup(ratios)) is not Verdict.UNDECIDED
+    return has_verdict or len(pairs) + uneven >= fewest_pairs
 
 
 def _run_pairs(
-    baseline: int, challenger: int, blocks: ComparisonBlocks, most_pairs: int, decide: Decide, may_end_early: bool
+    baseline: int,
+    challenger: int,
+    blocks: ComparisonBlocks,
+    most_pairs: int,
+    is_decided: Callable[[Sequence[Pair], int], bool],
+    may_end_early: bool,
 ) -> RankingState:
     if blocks.is_far_behind(challenger, baseline):
         # Nobody was chosen by these runs: they only show that no pair could be won.
@@ -166,7 +184,7 @@ def _run_pairs(
     missing_run: NextRun | None = None
     is_far_behind = is_settled_early = False
     while blocks.block < last and too_busy.may_go_on(len(uneven_pairs), most_pairs) and not is_far_behind:
-        if decide([pair.log_ratio for pair in pairs], most_pairs) != "open":
+        if is_decided(pairs, len(uneven_pairs)):
             break
         is_settled_early = may_end_early and quiet_test.decide(pairs, len(uneven_pairs)) != "open"
         if is_settled_early:

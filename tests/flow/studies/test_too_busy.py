@@ -6,6 +6,7 @@ import pytest
 
 from shardtune.api_schemas.machines.conditions import Conditions, ProgramLoad
 from shardtune.api_schemas.trials.leases import TrialTask
+from shardtune.tuner.verdict.disturbance import MAX_DISCARDED_IN_A_ROW
 from tests.support.service.scenarios import ASK, THREE_BACKENDS, create
 from tests.support.service.simulated_worker import CLUSTER, SPEC, SimulatedWorker, measurement, speed_of
 
@@ -89,8 +90,27 @@ def test_bursts_of_other_programs_end_in_too_busy_with_their_names_and_the_missi
 
 @pytest.mark.wide_on_postgres
 def test_pairs_under_steady_equal_load_need_one_on_a_quiet_machine_and_lower_the_confidence(client):
-    _, study = studied(client, beside(lambda: 1.0))
-    assert study["result"]["verdict"] == "too_busy" and study["result"]["final_comparison"]["uneven_pairs"] == 0
+    worker, study = studied(client, beside(lambda: 1.0))
+    result = study["result"]
+    assert result["verdict"] == "too_busy" and result["final_comparison"]["uneven_pairs"] == 0
+    trials = client.get(f"/v1/studies/{study['study_id']}/trials").json()["trials"]
+    ends = [attempt["end"] for trial in trials for run in trial["runs"] for attempt in run["attempts"]]
+    assert ends.count("disturbed") == MAX_DISCARDED_IN_A_ROW, "a load that stays is met again by every repeat"
+    # The pairs have decided the test, but only an undisturbed one can confirm: the advised pair has to run.
+    assert (result["final_comparison"]["pairs"], result["too_busy"]["missing_runs"]) == (7, 2)
+    worker.behave = beside(lambda: 0.0)
+    client.post(f"/v1/studies/{study['study_id']}:extend", json={"add_pairs": 1}).raise_for_status()
+    worker.work(400)
+    extended = client.get(f"/v1/studies/{study['study_id']}").json()["result"]
+    assert (extended["verdict"], extended["final_comparison"]["pairs"]) == ("confirmed", 8)
+
+
+def test_an_added_pair_that_is_disturbed_too_leaves_the_machine_too_busy(quick_client):
+    worker, study = studied(quick_client, beside(lambda: 1.0))
+    quick_client.post(f"/v1/studies/{study['study_id']}:extend", json={"add_pairs": 2}).raise_for_status()
+    worker.work(400)
+    result = quick_client.get(f"/v1/studies/{study['study_id']}").json()["result"]
+    assert (result["verdict"], result["final_comparison"]["pairs"]) == ("too_busy", 9)
 
 
 @pytest.mark.wide_on_postgres

@@ -3,6 +3,7 @@
 import pytest
 from rich.console import Console
 
+from shardtune.api_schemas.machines.conditions import Conditions, ProgramLoad
 from shardtune.api_schemas.strategies import DdpConfig, TrialConfig
 from shardtune.api_schemas.studies.budget import Budget
 from shardtune.api_schemas.studies.study import Study
@@ -113,3 +114,27 @@ def test_live_lines_and_the_live_table_count_repeated_pairs() -> None:
 def test_no_time_is_left_known_while_pairs_run_again(complete: int) -> None:
     """`at most -20 s left` was said."""
     assert time_left.estimate(comparing(18), RunCounts(8, 5.0, complete, 10.0), 99.0) == ""
+
+
+def searched(disturbed: str | None) -> Trial:
+    seen = Conditions(foreign_cpu_cores=0.6, foreign_programs=(ProgramLoad(name="chrome", cores=0.6),))
+    measured = measurement(1000.0).model_copy(update={"disturbed": disturbed, "conditions": seen})
+    run = Run(run_id="s", purpose="search", state=TrialState.COMPLETE, measurement=measured)
+    return with_validation_runs(0)[0].model_copy(update={"runs": (run,)})
+
+
+@pytest.mark.parametrize("view", ["lines", "table"])
+def test_a_comparison_after_a_wholly_disturbed_search_says_how_to_get_a_verdict(view: str) -> None:
+    def shown(*trials: Trial) -> str:
+        if view == "table":
+            console = Console(width=200, record=True)
+            console.print(live_table.render(comparing(18), trials, (), 1.0, 9))
+            return console.export_text()
+        lines = list[str]()
+        LineView(lines.append).show(comparing(18), trials, (), 1.0)
+        return "\n".join(lines)
+
+    busy = searched("other programs kept 0.6 of 2 cores busy")
+    advice = "end other programs (chrome on 0.6 cores) now, or begin again with --wait-for-quiet: they disturbed all 3 "
+    assert advice in shown(busy, busy, busy)
+    assert "can confirm" not in shown(busy, busy, busy, searched(None)) + shown(busy, busy)

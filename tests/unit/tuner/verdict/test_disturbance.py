@@ -49,7 +49,14 @@ def test_runs_beside_others_of_ours_are_not_repeated_for_windows_that_lie_apart(
 
 
 def test_repeats_are_bounded_for_a_run_and_for_a_study():
-    assert disturbance.may_repeat(0.5, run_repeats=0, study_repeats=0, complete_runs=0)
-    assert not disturbance.may_repeat(0.5, run_repeats=disturbance.MAX_REPEATS, study_repeats=5, complete_runs=90)
-    assert not disturbance.may_repeat(0.5, run_repeats=0, study_repeats=disturbance.FREE_REPEATS + 10, complete_runs=20)
-    assert not disturbance.may_repeat(0.0, run_repeats=0, study_repeats=0, complete_runs=90)
+    assert disturbance.may_repeat(0.5, 0, study_repeats=0, complete_runs=0, discarded_in_a_row=0)
+    assert not disturbance.may_repeat(0.5, disturbance.MAX_REPEATS, 5, complete_runs=90, discarded_in_a_row=0)
+    most = disturbance.FREE_REPEATS + 10
+    assert not disturbance.may_repeat(0.5, 0, study_repeats=most, complete_runs=20, discarded_in_a_row=0)
+    assert not disturbance.may_repeat(0.0, 0, study_repeats=0, complete_runs=90, discarded_in_a_row=0)
+
+
+def test_nothing_is_repeated_under_a_load_that_stays():
+    in_a_row = disturbance.MAX_DISCARDED_IN_A_ROW
+    assert disturbance.may_repeat(0.5, 0, study_repeats=in_a_row, complete_runs=90, discarded_in_a_row=in_a_row - 1)
+    assert not disturbance.may_repeat(0.5, 0, study_repeats=in_a_row, complete_runs=90, discarded_in_a_row=in_a_row)

@@ -24,7 +24,7 @@ import torch
 from shardtune.workers.rank import inventory
 from shardtune.workers.rank.device import CudaDevice
 from shardtune.workers.rank.process import cpu_adam
-from shardtune.workers.rank.fork_server import preloading
+from shardtune.workers.rank.fork_server import early_imports
 
 def tell(**what):
     print(json.dumps(what), flush=True)
@@ -38,8 +38,8 @@ def state():
         "driver": "libcuda.so" in Path("/proc/self/maps").read_text(),
     }
 
-for name in (*preloading.LATE_IMPORTS, "transformers.models.llama.modeling_llama"):
-    preloading.import_if_there(name)
+for name in (*early_imports.LATE_IMPORTS, "transformers.models.llama.modeling_llama"):
+    early_imports.import_if_there(name)
 # What the host says of itself when it is ready.
 tell(operators=cpu_adam.is_built(), **state())
 if os.fork() == 0:

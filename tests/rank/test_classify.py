@@ -14,7 +14,7 @@ from shardtune.api_schemas.training.workload import PRECISIONS, Workload
 from shardtune.api_schemas.trials.failures import FailureKind
 from shardtune.api_schemas.trials.measure_plan import MeasurePlan
 from shardtune.workers.rank import classify
-from shardtune.workers.rank.fork_server import preloading
+from shardtune.workers.rank.fork_server import early_imports
 from shardtune.workers.rank.measure import throughput
 from shardtune.workers.rank.model import build as models
 from shardtune.workers.rank.training.loop import Loop
@@ -99,8 +99,8 @@ def test_a_module_that_fails_in_its_own_way_does_not_end_the_host(
         "raise OSError('libcudart.so.12: cannot open shared object file')"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
-    preloading.import_if_there("breaks_when_imported")
-    preloading.import_if_there("no_such_module_anywhere")
+    early_imports.import_if_there("breaks_when_imported")
+    early_imports.import_if_there("no_such_module_anywhere")
     assert "libcudart" in capsys.readouterr().err
 
 

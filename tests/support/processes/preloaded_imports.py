@@ -3,7 +3,7 @@
 import gc
 import importlib
 
-from shardtune.workers.rank.fork_server.preloading import LATE_IMPORTS
+from shardtune.workers.rank.fork_server.early_imports import LATE_IMPORTS
 
 _MODELS = ("llama", "gpt2", "mixtral")
 

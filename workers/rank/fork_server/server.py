@@ -21,7 +21,7 @@ import cpuinfo  # type: ignore[import-untyped]
 from shardtune.api_schemas.trials.leases import uses_cpu_adam
 from shardtune.workers.launch import Launch
 from shardtune.workers.rank import inventory, trial_dir
-from shardtune.workers.rank.fork_server import forking, preloading
+from shardtune.workers.rank.fork_server import early_imports, forking
 from shardtune.workers.rank.process import cpu_adam, deadline, parent_death
 
 _DEADLINE_POLL_S = 0.5
@@ -62,8 +62,8 @@ class ForkServer:
         # SIGCHLD must wake the selector: a handler alone would not interrupt it for good (PEP 475).
         signal.set_wakeup_fd(wakeup_write)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        for name in preloading.LATE_IMPORTS:
-            preloading.import_if_there(name)
+        for name in early_imports.LATE_IMPORTS:
+            early_imports.import_if_there(name)
         self._send(
             {
                 "event": "ready",
@@ -138,7 +138,7 @@ class ForkServer:
             except (OSError, ValueError) as error:
                 self._send({"event": "rejected", "dir": folder, "reason": str(error)})
                 return
-            preloading.preload(task)
+            early_imports.preload(task)
             if uses_cpu_adam(task):
                 cpuinfo.get_cpu_info()
         self._folder = folder

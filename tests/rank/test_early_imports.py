@@ -10,19 +10,19 @@ import pytest
 
 FORK_SERVER = """
 import json, sys
-from shardtune.workers.rank.fork_server import preloading, server
-for name in (*preloading.LATE_IMPORTS, "peft", "transformers.models.llama.modeling_llama"):
-    preloading.import_if_there(name)
+from shardtune.workers.rank.fork_server import early_imports, server
+for name in (*early_imports.LATE_IMPORTS, "peft", "transformers.models.llama.modeling_llama"):
+    early_imports.import_if_there(name)
 print(json.dumps([name for name in ("torchao", "bitsandbytes") if name in sys.modules]))
 """
 
 PRELOAD = """
 import json, os, sys
-from shardtune.workers.rank.fork_server import preloading
+from shardtune.workers.rank.fork_server import early_imports
 os.environ["DS_ACCELERATOR"] = sys.argv[1]
 sys.path.insert(0, sys.argv[2])
 for name in ("initialises_cuda", "starts_a_thread", "harmless"):
-    preloading.import_if_forkable(name)
+    early_imports.import_if_forkable(name)
 print(json.dumps([name for name in ("initialises_cuda", "starts_a_thread", "harmless") if name in sys.modules]))
 """
 

@@ -12,7 +12,10 @@ from shardtune.api_schemas.access import private_folder
 from shardtune.workers.gang.link import NodeLink, ask_all
 from shardtune.workers.gang.messages import ListenOrder, NodeAddress, OrderDone, PortRange, ReachOrder, SharedOrder
 
-_INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
+# NCCL takes a name for a prefix unless `=` is before it: `bond0` would also mean `bond0.100`, which may join nothing.
+_INTERFACE_VARIABLES = {"GLOO_SOCKET_IFNAME": "", "NCCL_SOCKET_IFNAME": "=", "TP_SOCKET_IFNAME": ""}
+"""Environment variables that name a network interface to a communication library, each with the text that stands before
+the exact name of one interface."""
 _REMEDY = (
     "open the network between the hosts (the store's port may be set with --meet-ports FIRST-LAST; gloo and NCCL use any), "
     "or name the network that joins them with --interface"
@@ -148,4 +151,6 @@ def _read_order(probe: Path, _: NodeLink, order: int) -> SharedOrder:
 def interface_variables(address: NodeAddress, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Environment variables that tell the communication libraries of a host's ranks which network interface to use.
     Variables that were already set for the worker keep their values."""
-    return {name: address.interface for name in _INTERFACE_VARIABLES if name not in environment}
+    return {
+        name: f"{before}{address.interface}" for name, before in _INTERFACE_VARIABLES.items() if name not in environment
+    }

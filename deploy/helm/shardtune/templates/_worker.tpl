@@ -105,6 +105,10 @@ containers:
         [ "$JOB_COMPLETION_INDEX" = 0 ] || SHARDTUNE_API_KEY=
         exec <<<"$SHARDTUNE_API_KEY"
         unset SHARDTUNE_API_KEY
+        # Ray's command ends at once where the first pod has no address yet: it may start later than this one.
+        head=${1#--address=}
+        until getent ahosts "${head%:*}" >/dev/null ||
+            [ "$SECONDS" -ge "$RAY_SYMMETRIC_RUN_CLUSTER_WAIT_TIMEOUT" ]; do sleep 1; done
         exec ray symmetric-run "$@"
       - bash
     # The pod at this address is Ray's head and runs the command after `--`; the others contribute their GPUs.

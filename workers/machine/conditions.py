@@ -1,6 +1,7 @@
 """Conditions on a host around a launch (load, GPU clocks and errors), and whether a run's result can be trusted under
 them. Pids are those of that host."""
 
+import contextlib
 import os
 import platform
 import statistics
@@ -30,6 +31,10 @@ from shardtune.workers.trial_dir import TrialDir
 _STRAGGLER = 1.2
 """Ratio above which a rank's GPU counts as a straggler: the rank's time divided by the median time of all ranks. All
 ranks time the same calculation, on equal GPUs and while no training runs."""
+
+_NVIDIA_MAJOR = 195
+"""Major number of the device files of NVIDIA's GPUs (the kernel's devices.txt). A process is a client of the driver for as
+long as it has one of them open."""
 
 Result = Measurement | ModelSummary | ResumeMeasurement | ProfilerRecording | RehearsalReport | Failure
 
@@ -88,7 +93,7 @@ def observe(
     load = before.until(after, [report.cpu_s if report else None for report in reports])
     pids = {process.pid for look in looks for device in look.devices for process in device.processes or ()}
     # All ranks have ended, so a process that still lives was none of them.
-    devices = device_health.summarize_devices(looks, {pid for pid in pids if psutil.pid_exists(pid)})
+    devices = device_health.summarize_devices(looks, {pid for pid in pids if may_use_gpus(pid)})
     node = NodeConditions(
         host=host,
         first_rank=ranks.start,
@@ -105,6 +110,23 @@ def observe(
             "rank_pace_s": tuple(report.pace_s for report in reports if report and report.pace_s is not None),
         }
     )
+
+
+def may_use_gpus(pid: int) -> bool:
+    """Whether a process lives and may have a GPU open. True if it cannot be inspected, such as another user's process."""
+    if not psutil.pid_exists(pid):
+        return False
+    # Drivers before 535.113 report the host's pids in a container, too, where they are numbers of other processes.
+    try:
+        descriptors = list(os.scandir(f"/proc/{pid}/fd"))
+    except OSError:
+        return True
+    for descriptor in descriptors:
+        with contextlib.suppress(OSError):  # closed meanwhile
+            # By number: the file may have another path in another container. It is 0 for what is no device.
+            if os.major(descriptor.stat().st_rdev) == _NVIDIA_MAJOR:
+                return True
+    return False
 
 
 def with_conditions(task: Task, result: Result, conditions: Conditions, peak_flops: float | None) -> Result:

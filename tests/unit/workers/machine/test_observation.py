@@ -2,12 +2,18 @@
 
 import json
 import os
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 from shardtune.api_schemas.machines.conditions import Conditions, DeviceSeen, NodeConditions
 from shardtune.workers.launch import Launch
 from shardtune.workers.launchers.local import LocalLauncher
-from shardtune.workers.machine.conditions import HostObserver
+from shardtune.workers.machine import conditions
+from shardtune.workers.machine.conditions import HostObserver, may_use_gpus
 from tests.support.workers.worker_fakes import FAKE_HOST
 
 
@@ -50,3 +56,34 @@ def test_what_there_is_to_tell_of_devices_is_kept_where_there_are_too_many() -> 
     faulty = quiet.model_copy(update={"uuid": "GPU-2", "xids": (79,)})
     joined = Conditions.joined([Conditions(devices=(quiet,) * 256), Conditions(devices=(faulty,))])
     assert len(joined.devices) == 256 and joined.devices[0].uuid == "GPU-2"
+
+
+@pytest.fixture
+def process() -> Iterator[subprocess.Popen[bytes]]:
+    """A process of this user, with the null device open."""
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as child:
+        yield child
+
+
+def test_a_process_without_a_gpu_is_not_taken_for_one_that_the_driver_names(process: subprocess.Popen[bytes]) -> None:
+    """In a container the driver's pids may be the host's, which are those of other processes here."""
+    assert not may_use_gpus(process.pid)
+
+
+def test_a_process_with_a_gpu_is_foreign_until_it_ends(
+    process: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(conditions, "_NVIDIA_MAJOR", os.major(Path(os.devnull).stat().st_rdev))
+    assert may_use_gpus(process.pid)
+    process.communicate(b"\n")
+    assert not may_use_gpus(process.pid)
+
+
+def test_a_process_that_cannot_be_inspected_counts_as_foreign(
+    process: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def deny(path: str) -> None:
+        raise PermissionError(path)
+
+    monkeypatch.setattr(os, "scandir", deny)
+    assert may_use_gpus(process.pid)

@@ -58,7 +58,7 @@ class CommandPipe:
         return (tail(self._log_path, 1500) or "").strip()
 
     def close(self) -> None:
-        """End the node agent: close its input, then send SIGTERM, which `srun` passes on, then SIGKILL (see
+        """End the node agent: close its input, then send SIGTERM, on which `srun` kills its step, then SIGKILL (see
         `Pipe.close`)."""
         assert self.process.stdin is not None
         with self._writing:

@@ -22,6 +22,9 @@ _WARNED_S = 60.0
 _KEPT_VARIABLES = frozenset({"SLURM_CONF", "SLURM_JOB_ID", "SLURM_JOBID", "SLURM_CLUSTER_NAME", "SLURM_JWT"})
 """Environment variables by which `srun` finds the job. Job steps get no other variables that begin with SLURM_, because
 these would act as options of `srun` (such as SLURM_MEM_PER_CPU) and contradict the worker's own options."""
+_OPTION_PREFIXES = ("SLURM_", "SRUN_")
+"""Prefixes of environment variables that act as options of `srun`. In Slurm 22.05 and 23.02 SRUN_CPUS_PER_TASK takes the
+place of SLURM_CPUS_PER_TASK, and would bind a host's ranks to that many processors."""
 _STEP = ("--nodes=1", "--ntasks=1", "--overlap", "--cpu-bind=none", "--mem=0", "--mpi=none", "--export=ALL")
 """Options of `srun` that give a job step the whole host with all its processors, which the ranks then divide among
 themselves."""
@@ -56,7 +59,9 @@ class SlurmHosts:
         # Inherited SLURM_ variables would act as options of every `srun` started here.
         inherited = without_secrets(environment)
         self._environment = {
-            name: value for name, value in inherited.items() if not name.startswith("SLURM_") or name in _KEPT_VARIABLES
+            name: value
+            for name, value in inherited.items()
+            if not name.startswith(_OPTION_PREFIXES) or name in _KEPT_VARIABLES
         }
         self._left: tuple[float, float | None] | None = None
         self._names = tuple(

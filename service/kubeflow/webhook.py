@@ -17,6 +17,7 @@ from starlette.routing import Route
 
 from shardtune.service.kubeflow import review
 from shardtune.service.kubeflow.recommendation import Recommender
+from shardtune.service.kubeflow.renewal import CertificateRenewal, RenewingServer
 
 _MOST_BYTES = 4 * 2**20
 """Maximum size of an admission review; Kubernetes stores objects of at most 1.5 MiB, and a review may hold the old and
@@ -83,7 +84,11 @@ def serve(app: Starlette, listener: socket.socket, tls: Tls | None) -> None:
     """
     options = {} if tls is None else _tls_options(tls)
     config = uvicorn.Config(app, log_config=None, ws="none", **options)
-    uvicorn.Server(config).run(sockets=[listener])
+    config.load()
+    server = uvicorn.Server(config)
+    if tls is not None and config.ssl is not None:
+        server = RenewingServer(config, CertificateRenewal(config.ssl, tls.certificate, tls.key))
+    server.run(sockets=[listener])
 
 
 def _tls_options(tls: Tls) -> dict[str, Any]:

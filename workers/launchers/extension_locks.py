@@ -6,20 +6,30 @@ extensions in users' own scripts (`deepspeed_shm_comm` at the start of any ZeRO 
 """
 
 import contextlib
+import ctypes
 import os
 import stat
+import time
 from collections.abc import Iterable, Mapping, Set
 from pathlib import Path
+
+_LOCAL_FILE_SYSTEMS = frozenset({0xEF53, 0x58465342, 0x9123683E, 0x01021994, 0x794C7630, 0xF2F52010, 0x858458F6})
+"""Kinds of file systems that only one host has, by their numbers in linux/magic.h: ext4, XFS, Btrfs, tmpfs, overlayfs, F2FS
+and ramfs."""
+_LONGEST_BUILD_S = 900.0
+"""Age in seconds at which a lock on a file system that other hosts may share counts as left behind. A build takes one to
+three minutes."""
 
 
 def remove_stale(environment: Mapping[str, str]) -> list[Path]:
     """Remove lock files in torch's extension cache that no process holds any more, and return them. The given
     environment variables say where the cache is.
 
-    Locks that another user could hold stay, because this process cannot see whether their holders are alive.
+    Locks that another user could hold stay, because this process cannot see whether their holders are alive. So do young
+    locks in a folder that other hosts may share, such as a home folder over NFS.
     """
     # Before the scan: a lock that is made during it belongs to a live build.
-    identities = {lock: _identity(lock) for lock in _locks(environment) if _is_private(lock)}
+    identities = {lock: _identity(lock) for lock in _locks(environment) if _is_private(lock) and _is_of_this_host(lock)}
     if not identities:
         return []
     # The holder keeps the file open until it releases it; the kernel closes it with the process.
@@ -42,6 +52,23 @@ def _is_private(lock: Path) -> bool:
         return False
     is_own = file.st_uid == folder.st_uid == os.geteuid()
     return is_own and stat.S_ISREG(file.st_mode) and stat.S_ISDIR(folder.st_mode) and not folder.st_mode & stat.S_IWOTH
+
+
+def _is_of_this_host(lock: Path) -> bool:
+    """Whether no process of another host can hold the lock. This is so on a file system of this host alone, and for a
+    lock that is older than any build."""
+    with contextlib.suppress(OSError):
+        return _file_system(lock.parent) in _LOCAL_FILE_SYSTEMS or time.time() - lock.stat().st_mtime > _LONGEST_BUILD_S
+    return False
+
+
+def _file_system(folder: Path) -> int:
+    """Number of the kind of a folder's file system (`f_type` of statfs(2)); 0 if it is unknown."""
+    # More than the kernel's structure needs; its first field is the number.
+    status = (ctypes.c_long * 64)()
+    if ctypes.CDLL(None).statfs(os.fsencode(folder), status):
+        return 0
+    return status[0] & 0xFFFFFFFF
 
 
 def _locks(environment: Mapping[str, str]) -> Iterable[Path]:

@@ -8,6 +8,7 @@ import pytest
 from torch.utils.file_baton import FileBaton
 
 from shardtune.workers.launch import Launch
+from shardtune.workers.launchers import extension_locks
 from shardtune.workers.launchers.extension_locks import remove_stale
 from shardtune.workers.launchers.local import LocalLauncher
 from tests.support.processes import preloaded_forks
@@ -50,6 +51,19 @@ def test_locks_are_found_where_torch_puts_its_extensions(tmp_path: Path) -> None
     assert remove_stale({"HOME": str(tmp_path)}) == [lock]
     lock.touch()
     assert remove_stale({"HOME": "/", "XDG_CACHE_HOME": str(tmp_path / ".cache")}) == [lock]
+
+
+def test_a_lock_that_another_host_may_hold_is_left_until_it_is_older_than_any_build(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(extension_locks, "_LOCAL_FILE_SYSTEMS", frozenset())
+    lock, environment = tmp_path / "deepspeed_shm_comm/lock", {"TORCH_EXTENSIONS_DIR": str(tmp_path)}
+    lock.parent.mkdir()
+    lock.touch()
+    assert remove_stale(environment) == [] and lock.exists()
+    left_s = time.time() - 3600
+    os.utime(lock, (left_s, left_s))
+    assert remove_stale(environment) == [lock]
 
 
 @pytest.mark.parametrize("cold", [False, True], ids=["forked", "cold"])

@@ -27,6 +27,11 @@ BROKEN = {
     "a field that no study has": ("json", '{"model": "llama-tiny", "budget": {"trials": 8}}'),
     "half an object": ("json", '{"model": '),
     "an import that fails": ("python", "import shardtune.nothing"),
+    "a name that is gone, in a block that does not run": (
+        "python",
+        "import torch_of_a_reader\nfrom shardtune.api_schemas.studies.study import StudyRequest\n",
+        "compile",
+    ),
     "a syntax error": ("python", "def"),
     "no language": ("", "text"),
     "broken TOML": ("toml", "a = "),
@@ -40,6 +45,11 @@ def test_a_broken_snippet_is_reported_with_its_place(reason, tmp_path):
 
 
 SOUND = {
+    "Python that does not run, beside packages of the reader": (
+        "python",
+        "import torch_of_a_reader\nfrom shardtune.client import ServiceClient\nServiceClient(address)\n",
+        "compile",
+    ),
     "every line of a shell block": (
         "sh",
         "# comment\nshardtune serve &\nshardtune tune study.json \\\n  --max-trials 8\n",

@@ -12,7 +12,8 @@ from shardtune.workers.adapter.trial import AdapterError
 
 SET_BY_ADAPTER = frozenset(
     [
-        *("per_device_train_batch_size", "gradient_accumulation_steps", "bf16", "max_grad_norm", "optim"),
+        *("per_device_train_batch_size", "gradient_accumulation_steps", "bf16", "fp16"),
+        *("max_grad_norm", "optim"),
         *("learning_rate", "adam_beta1", "adam_beta2", "adam_epsilon", "weight_decay", "lr_scheduler_type", "seed"),
         *("use_cpu", "dataloader_pin_memory", "deepspeed", "fsdp", "fsdp_config", "accelerator_config"),
         *("ddp_bucket_cap_mb", "ddp_find_unused_parameters", "ddp_broadcast_buffers", "ddp_static_graph"),

@@ -21,7 +21,7 @@ def problem(snippet: Snippet, folder: Path) -> str:
 def _problem(snippet: Snippet, folder: Path) -> str:
     match snippet.language:
         case "python" if snippet.marker == "compile":
-            return programs.compile_problem(snippet.text)
+            return programs.compile_problem(snippet.text) or programs.import_problem(snippet.text, folder)
         case "python":
             return programs.compile_problem(snippet.text) or programs.run_problem(snippet.text, folder)
         case "json":

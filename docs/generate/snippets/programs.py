@@ -1,5 +1,6 @@
 """Runs blocks of Python, each in a process and an empty folder of its own."""
 
+import ast
 import os
 import subprocess
 import sys
@@ -17,6 +18,19 @@ def compile_problem(text: str) -> str:
     except SyntaxError as error:
         return f"is not Python: line {error.lineno}: {error.msg}"
     return ""
+
+
+def import_problem(text: str, folder: Path) -> str:
+    """Why an import of Shardtune in a block that does not run fails; the block compiles."""
+    imports = [ast.unparse(node) for node in ast.walk(ast.parse(text)) if _imports_shardtune(node)]
+    return run_problem("\n".join(imports), folder) if imports else ""
+
+
+def _imports_shardtune(node: ast.AST) -> bool:
+    """Whether a statement imports a module or a name of Shardtune."""
+    if isinstance(node, ast.ImportFrom):
+        return (node.module or "").partition(".")[0] == "shardtune"
+    return isinstance(node, ast.Import) and any(name.name.partition(".")[0] == "shardtune" for name in node.names)
 
 
 def run_problem(text: str, folder: Path) -> str:

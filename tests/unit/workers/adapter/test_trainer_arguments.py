@@ -19,10 +19,12 @@ STRATEGIES = ({"kind": "ddp"}, {"kind": "zero", "stage": 2, "deepcompile": True}
 
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=str)
 @pytest.mark.parametrize("sync", ["every", "last"])
-def test_the_list_holds_every_argument_that_the_adapter_sets(strategy: dict, sync: str) -> None:
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_the_list_holds_every_argument_that_the_adapter_sets(strategy: dict, sync: str, precision: str) -> None:
+    workload = WORKLOAD.model_copy(update={"precision": PRECISIONS[precision]})
     changes = {} if strategy["kind"] == "zero" else {"grad_sync": sync}
     config = TrialConfig.model_validate({"strategy": strategy | changes})
-    rendered = strategy_arguments(config, WORKLOAD, 4, None) | workload_arguments(WORKLOAD, on_cpu=False)
+    rendered = strategy_arguments(config, workload, 4, None) | workload_arguments(workload, on_cpu=False)
     assert rendered.keys() <= trainer_arguments.SET_BY_ADAPTER
 
 

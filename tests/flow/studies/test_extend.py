@@ -155,12 +155,14 @@ def test_the_reason_of_a_failure_does_not_stay_beside_a_later_answer(quick_clien
     while read(quick_client, study_id)["phase"] != "final_comparison":
         worker.do(worker.lease())
 
+    lease = worker.lease()
+
     def broken(*_):
         raise RuntimeError("broken")
 
     with monkeypatch.context() as patch:
         patch.setattr(study_plan, "plan_next_step", broken)
-        worker.do(worker.lease())
+        worker.do(lease)
     failed = read(quick_client, study_id)
     assert (failed["state"], failed["reason_code"]) == ("failed", "internal_error")
     extend(quick_client, study_id, add_pairs=1).raise_for_status()

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from datetime import datetime
 
-from sqlalchemy import JSON, CursorResult, func, select, tuple_, type_coerce, update
+from sqlalchemy import JSON, CursorResult, and_, func, not_, select, tuple_, type_coerce, update
 from sqlalchemy.orm import Session, joinedload
 
 from shardtune.api_schemas.retuning.retunes import OPEN_RETUNE_STATES, RetuneOutcome, RetuneState
@@ -111,10 +111,12 @@ def with_queued_ticks(session: Session) -> Sequence[str]:
     return session.scalars(query.where(ScheduleRow.is_paused.is_(False))).all()
 
 
-def is_busy(session: Session, schedule_id: str) -> bool:
-    """Whether retunes (repeated measurements of recommendations) requested by the schedule are unfinished."""
+def is_busy(session: Session, schedule_id: str, now: datetime) -> bool:
+    """Whether retunes (repeated measurements of recommendations) requested by the schedule are unfinished. One that
+    may not be tried before a later moment does not count, because a worker for it may never return."""
+    is_put_off = and_(RetuneRow.state == RetuneState.QUEUED, RetuneRow.not_before > now)
     query = select(RetuneRow.id).where(RetuneRow.schedule_id == schedule_id, RetuneRow.state.in_(OPEN_RETUNE_STATES))
-    return session.scalars(query.limit(1)).first() is not None
+    return session.scalars(query.where(not_(is_put_off)).limit(1)).first() is not None
 
 
 def cancel_queued(session: Session, schedule_id: str, now: datetime, reason: str) -> None:

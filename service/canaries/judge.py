@@ -19,7 +19,8 @@ from shardtune.api_schemas.retuning.canaries import CanaryRole, CanaryVerdict
 from shardtune.api_schemas.retuning.retunes import RetuneCause
 from shardtune.api_schemas.studies.reasons import StudyReason, StudyReasonCode
 from shardtune.api_schemas.studies.study_state import StudyState
-from shardtune.db.queries import best, canaries, studies, workers
+from shardtune.api_schemas.trials.trial import TrialState
+from shardtune.db.queries import best, canaries, leases, studies, workers
 from shardtune.db.tables.best import TuningTargetRow
 from shardtune.db.tables.canaries import CanaryRow
 from shardtune.db.tables.studies import StudyRow
@@ -105,15 +106,19 @@ def _judge(context: Context, canary_id: str, study_id: str) -> bool:
 def _cancel_without_worker(
     context: Context, session: Session, canary: CanaryRow, study: StudyRow, now: datetime
 ) -> bool:
-    """End a canary (repeated run of a recommended configuration) whose worker has disappeared or changed. The next
-    canary follows at its usual time.
+    """End a canary (repeated run of a recommended configuration) whose worker has disappeared or changed, or was
+    drained before the run began. The next canary follows at its usual time.
     """
     worker = session.get(WorkerRow, canary.worker_id)
     assert worker is not None
     unreadable = send.why_unreadable(canary.recommendation, worker)
-    if unreadable is None and worker.seen_at >= live_since(context) and compatibility.can_run(worker, study):
+    # A run that a drained worker executes may finish.
+    is_executed = TrialState.RUNNING in leases.open_states(session, [study.id]).get(study.id, ())
+    is_able = worker.seen_at >= live_since(context) and compatibility.can_run(worker, study)
+    if unreadable is None and is_able and (is_executed or not worker.is_draining):
         return False
-    reason = f"worker {worker.name} is gone, or has changed" if unreadable is None else f"{worker.name}: {unreadable}"
+    gone = f"worker {worker.name} is gone, is drained, or has changed"
+    reason = gone if unreadable is None else f"{worker.name}: {unreadable}"
     no_worker = StudyReason(code=StudyReasonCode.NO_WORKER, text=reason)
     transitions.end_study(session, study, StudyState.CANCELLED, no_worker, now)
     return True

@@ -6,6 +6,7 @@ from shardtune.api_schemas.studies.study_state import StudyPurpose
 from shardtune.db.queries import leases, studies, workers
 from shardtune.db.tables.trials import RunRow
 from shardtune.db.tables.workers import WorkerRow
+from shardtune.service.access import quotas
 from shardtune.service.lifecycle.expiry import end_lost_attempt
 from shardtune.service.process.context import Context
 from shardtune.service.workers import compatibility
@@ -20,7 +21,7 @@ def preempt_if_needed(context: Context, run_id: str, worker_session: str) -> Non
         if run is None or worker is None or run.worker_session != worker_session:
             return
         study = studies.get(session, run.study_id)
-        if study is None or study.purpose == StudyPurpose.USER or not _is_needed_by_user(session, worker):
+        if study is None or study.purpose == StudyPurpose.USER or not _is_needed_by_user(context, session, worker):
             return
     # Decided on an unlocked read; `end_lost_attempt` checks under the lock that the run is still this session's.
     # A release, not a loss: the end counts as nobody's fault and takes no attempt from the run.
@@ -37,14 +38,19 @@ def _is_leased_to(run: RunRow, worker_session: str) -> bool:
     return run.worker_session == worker_session
 
 
-def _is_needed_by_user(session: Session, worker: WorkerRow) -> bool:
-    """Whether a study of a user needs this worker: the worker can run the study, and no run of the study executes
-    now.
+def _is_needed_by_user(context: Context, session: Session, worker: WorkerRow) -> bool:
+    """Whether a study of a user needs this worker: the worker can run the study, no run of the study executes now, and
+    its project may still use GPU-seconds today.
     """
     if worker.is_draining:
         return False
     busy = studies.with_running_runs(session)
-    return any(
-        study.purpose == StudyPurpose.USER and study.id not in busy and compatibility.can_run(worker, study)
+    wanting = (
+        study
         for study in studies.running(session)
+        if study.purpose == StudyPurpose.USER and study.id not in busy and compatibility.can_run(worker, study)
+    )
+    # A study that may get no run would take the worker from the retune at each heartbeat, until midnight.
+    return any(
+        not quotas.is_exhausted(session, study.project_id, study.project.quotas, context.now()) for study in wanting
     )

@@ -9,6 +9,9 @@ from shardtune.db.queries import fingerprints, leases
 from shardtune.service.lifecycle.locked_run import LockedRun
 from shardtune.tuner.verdict import disturbance
 
+_JUDGED = (TrialState.COMPLETE, TrialState.PRUNED)
+"""States of runs whose measurement was checked for disturbances by other programs."""
+
 
 def judge(session: Session, locked_run: LockedRun, measurement: Measurement) -> Measurement | Failure:
     """Check whether other programs disturbed a run's measurement. If the run must therefore be repeated, returns a
@@ -54,7 +57,9 @@ def _discarded_in_a_row(session: Session, locked_run: LockedRun) -> int:
         run.finished_at
         for trial in locked_run.trials
         for run in trial.runs
-        if run.worker_id == worker and run.finished_at and run.measurement and run.measurement.disturbed is None
+        # Other ends were not judged: a run over the memory limit has a measurement without a mark.
+        if run.worker_id == worker and run.state in _JUDGED
+        if run.finished_at and run.measurement and run.measurement.disturbed is None
     ]
     last = max(undisturbed, default=None)
     return leases.count_attempts_by_end(session, locked_run.study.id, AttemptEnd.DISTURBED, worker, last)

@@ -11,6 +11,7 @@ from shardtune.api_schemas.trials.trial import ALLOWED_MOVES, AttemptEnd, TrialS
 from shardtune.db.queries import leases
 from shardtune.db.tables.studies import StudyRow
 from shardtune.db.tables.trials import RunRow, TrialRow
+from shardtune.service.lifecycle import charges
 
 
 class IllegalTransition(AssertionError):
@@ -69,7 +70,10 @@ def end_study(session: Session, study: StudyRow, state: StudyState, reason: Stud
         if row.state is TrialState.RUNNING:
             attempt = leases.attempt_of(session, row.id, row.attempt)
             assert attempt is not None
+            # Until now, whatever a late report would say: else quotas could be evaded by cancelling studies.
+            attempt.gpu_seconds = charges.until(study, row, now)
             attempt.end, attempt.finished_at = AttemptEnd.CANCELLED, now
+            study.gpu_seconds += attempt.gpu_seconds
         run(row, TrialState.CANCELLED, now)
         if row.trial is not None and row.trial.state.is_open:
             trial(row.trial, TrialState.CANCELLED, now)

@@ -23,7 +23,7 @@ from shardtune.service.http.errors import ApiError
 from shardtune.service.process.background import sum_unlocked
 from shardtune.service.process.context import Context
 from shardtune.service.retuning import admission
-from shardtune.service.retuning.records import end_retune
+from shardtune.service.retuning.records import end_retune, stop_retune
 from shardtune.service.retuning.target_selection import includes
 
 log = logging.getLogger(__name__)
@@ -39,6 +39,9 @@ replica that was handling it has stopped.
 """
 _HOUR_S = 3600.0
 _RETRY_AFTER = timedelta(minutes=5)
+NOTHING_TO_DECIDE = "nothing_to_decide"
+"""Code of the error with which a retune (repeated measurement of a recommendation) does not start because its
+recommendation was withdrawn."""
 MAX_TRIES = 5
 """Maximum number of attempts at the same step of a retune (repeated measurement of a recommendation), or at its
 start, if it keeps failing.
@@ -186,6 +189,10 @@ def begin_challenge(context: Context, retune_id: str, start: Start) -> bool:
     try:
         study_id = start(context, row)
     except ApiError as error:
+        if error.code == NOTHING_TO_DECIDE:
+            # Queued again, it would wait without end, and its schedule with it.
+            stop_retune(context, retune_id, RetuneOutcome.SKIPPED, error.detail)
+            return False
         _requeue(context, retune_id, error.detail)
         return False
     except Exception as error:  # a border: a start that always fails is counted and ends its retune, not the loop.

@@ -60,7 +60,7 @@ def start_queued(context: Context) -> int:
 def _start_queued(context: Context, schedule_id: str) -> bool:
     with context.db.write() as session:
         row = schedules.lock(session, schedule_id)
-        if row is None or row.is_paused or schedules.is_busy(session, schedule_id):
+        if row is None or row.is_paused or schedules.is_busy(session, schedule_id, context.now()):
             return False
         # One at a time: ticks of a schedule begin in order, each after the retunes of the previous one.
         ticks = schedules.queued_ticks(session, schedule_id)[:1]
@@ -110,7 +110,7 @@ def _record_tick(context: Context, session: Session, row: ScheduleRow, spec: Sch
         return
     waiting = len(schedules.queued_ticks(session, row.id))
     # A waiting tick counts, too, so that a new tick cannot overtake it.
-    is_busy = waiting > 0 or schedules.is_busy(session, row.id)
+    is_busy = waiting > 0 or schedules.is_busy(session, row.id, now)
     tick = _insert_tick(session, row, due_tick, TickKind.CRON, now)
     if not due_tick.runs:
         late_s = (now - due_tick.at).total_seconds()

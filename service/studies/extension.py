@@ -61,6 +61,9 @@ def extend(
         _raise_budget(session, row, more, now)
         if has_ended:
             row.phase = StudyPhase.FINAL_COMPARISON if row.phase is StudyPhase.DONE else row.phase
+            if row.state is StudyState.FAILED:
+                # The reason of the failure would stay beside the answer of a study that completes.
+                row.explain(None)
             transitions.reopen_study(row)
         log.info("study extended: %s", row.spec.budget, extra={"study": study_id})
         session.flush()

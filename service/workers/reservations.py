@@ -50,7 +50,7 @@ def find_reservations(
 
 
 def live_among(context: Context, session: Session, study: StudyRow, ids: Collection[str]) -> frozenset[str]:
-    """Return those of the given worker ids whose workers are live and can run the study."""
+    """Return those of the given worker ids whose workers are live, not drained, and can run the study."""
     # The caller has changed rows that are not complete yet; a query would flush them.
     with session.no_autoflush:
         live = workers.seen_since(session, live_since(context), ids)
@@ -58,4 +58,6 @@ def live_among(context: Context, session: Session, study: StudyRow, ids: Collect
 
 
 def _live_and_compatible(live: Sequence[WorkerRow], study: StudyRow, ids: Collection[str]) -> frozenset[str]:
-    return frozenset(worker.id for worker in live if worker.id in ids and compatibility.can_run(worker, study))
+    # A drained worker still asks, and would be waited for without end: the rest of its block goes to another one.
+    able = (worker for worker in live if not worker.is_draining and compatibility.can_run(worker, study))
+    return frozenset(worker.id for worker in able if worker.id in ids)

@@ -153,7 +153,7 @@ def ranking_state(
     if isinstance(challenger, NextRun):
         return RankingState(baseline, None, (), challenger, lost_blocks=blocks.lost_blocks)
     is_decided = partial(_is_decided, decide, most_pairs=most_pairs, fewest_pairs=field.fewest_pairs)
-    return _run_pairs(baseline, challenger, blocks, most_pairs, is_decided, may_end_early)
+    return _run_pairs(baseline, challenger, blocks, most_pairs, is_decided, field.fewest_pairs, may_end_early)
 
 
 def _is_decided(decide: Decide, pairs: Sequence[Pair], uneven: int, *, most_pairs: int, fewest_pairs: int) -> bool:
@@ -173,6 +173,7 @@ def _run_pairs(
     blocks: ComparisonBlocks,
     most_pairs: int,
     is_decided: Callable[[Sequence[Pair], int], bool],
+    fewest_pairs: int,
     may_end_early: bool,
 ) -> RankingState:
     if blocks.is_far_behind(challenger, baseline):
@@ -183,7 +184,11 @@ def _run_pairs(
     last = blocks.block + most_pairs
     missing_run: NextRun | None = None
     is_far_behind = is_settled_early = False
-    while blocks.block < last and too_busy.may_go_on(len(uneven_pairs), most_pairs) and not is_far_behind:
+    while blocks.block < last and not is_far_behind:
+        # The uneven pairs that ended a comparison exceed half of an odd limit: a single added pair would not run.
+        is_added = len(pairs) + len(uneven_pairs) < fewest_pairs
+        if not too_busy.may_go_on(len(uneven_pairs), most_pairs + is_added):
+            break
         if is_decided(pairs, len(uneven_pairs)):
             break
         is_settled_early = may_end_early and quiet_test.decide(pairs, len(uneven_pairs)) != "open"

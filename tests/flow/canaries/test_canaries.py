@@ -159,6 +159,20 @@ def test_a_worker_that_is_gone_ends_its_canary(quick_client, clock):
 
 
 @pytest.mark.answered(worker="sim-0")
+def test_a_canary_whose_worker_is_drained_before_its_run_goes_to_the_next_one(quick_client, clock):
+    """It waited for the drained worker, which still asks for work, and the target had no canary meanwhile."""
+    fleet = Fleet(quick_client, clock)
+    clock.turn(DAY_S)
+    for worker in fleet.workers:
+        worker.register()
+    fleet.watch()
+    drained = next(row for row in quick_client.get("/v1/workers").json()["workers"] if row["name"] == "sim-0")
+    quick_client.post(f"/v1/workers/{drained['worker_id']}:drain").raise_for_status()
+    fleet.watch()
+    assert fleet.day() == [("watch", "sim-0", "unmeasured"), ("watch", "sim-1", "normal")]
+
+
+@pytest.mark.answered(worker="sim-0")
 def test_of_replicas_that_send_a_canary_at_once_one_does(client, clock):
     fleet = Fleet(client, clock)
     clock.turn(DAY_S)

@@ -33,6 +33,22 @@ def test_no_end_is_free_whatever_the_worker_says(quick_client, clock, outcome):
     assert charged(quick_client, clock, outcome, 0.0) == 2 * (RUN_S - ERROR_S)
 
 
+def test_a_run_of_a_cancelled_study_is_charged_until_its_end(quick_client, clock):
+    """It cost nothing, so that a project could use more than its GPU-seconds of the day."""
+    worker = SimulatedWorker(quick_client).register()
+    study = quick_client.post("/v1/studies", json=SPEC | {"cluster": CLUSTER.model_dump(mode="json")}).json()[
+        "study_id"
+    ]
+    worker.report(worker.lease(), MODEL_SUMMARY, gpu_seconds=0.0).raise_for_status()
+    before = quick_client.get(f"/v1/studies/{study}").json()["gpu_seconds"]
+    worker.lease()
+    clock.turn(RUN_S)
+    assert quick_client.post(f"/v1/studies/{study}:cancel").json()["gpu_seconds"] == before + 2 * RUN_S
+    (trial,) = quick_client.get(f"/v1/studies/{study}/trials").json()["trials"]
+    (attempt,) = trial["runs"][0]["attempts"]
+    assert (attempt["end"], attempt["gpu_seconds"]) == ("cancelled", 2 * RUN_S)
+
+
 def test_a_gang_that_lends_all_its_hosts_to_a_smaller_run_is_charged_for_all_of_them(quick_client, clock):
     gang = CLUSTER.model_copy(update={"nodes": 4})
     assert charged(quick_client, clock, measurement(1000), 8 * RUN_S, cluster=gang) == 8 * RUN_S

@@ -130,6 +130,20 @@ def test_who_began_a_block_finds_its_next_run_whatever_others_were_told(client):
     mine.do(lease)
 
 
+def test_a_block_whose_worker_is_drained_goes_to_another(client):
+    """A drained worker still asks for work, so that it counts as live: its block waited for it without end."""
+    mine, other = (SimulatedWorker(client, name=name).register() for name in ("mine", "other"))
+    study_id = create(client, **THREE_BACKENDS)
+    for _ in range(1 + 8 + 1):
+        mine.do(mine.lease())
+    assert other.lease() is None, "the block is compared on one worker's devices"
+    drained = next(row for row in client.get("/v1/workers").json()["workers"] if row["name"] == "mine")
+    client.post(f"/v1/workers/{drained['worker_id']}:drain").raise_for_status()
+    assert mine.lease() is None
+    other.work(400)
+    assert client.get(f"/v1/studies/{study_id}").json()["state"] == "complete"
+
+
 @pytest.mark.parametrize("is_noted", [True, False], ids=["this replica took the report", "another did"])
 def test_who_began_a_block_ends_it_before_it_begins_anything_else(client, is_noted):
     mine, context = SimulatedWorker(client).register(), client.app.state.context

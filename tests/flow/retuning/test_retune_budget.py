@@ -310,6 +310,21 @@ def test_where_configured_a_retunes_run_gives_its_worker_up_at_once(database_url
         assert worker.lease().study_id == study_id
 
 
+def test_a_study_whose_project_has_no_gpu_seconds_left_takes_no_worker_from_a_retune(sqlite_url, spare_app, clock):
+    """The retune got the worker back and lost it again at each heartbeat, and failed after fifty times."""
+    settings = Settings(database_url=sqlite_url, **QUIET, retune_yields="at_once")
+    spare_app.state.context = context = Context(Database(sqlite_url), settings, clock)
+    with local_client(spare_app) as client:
+        worker = SimulatedWorker(client).register()
+        ask(context, best(client)["target_key"])
+        queue.start_due(context, challenge_steps.start_challenge)
+        lease = worker.lease()
+        clock.turn(5)
+        client.post("/v1/studies", json=SPEC).raise_for_status()
+        client.put("/v1/projects/default", json={"quotas": {"gpu_seconds_per_day": 1}}).raise_for_status()
+        assert worker.heartbeat(lease)["action"] == "continue"
+
+
 @pytest.mark.wide_on_postgres
 def test_uses_are_counted_without_a_write_by_the_reader(service, clock):
     client, context, _ = service

@@ -74,6 +74,19 @@ def test_a_retune_nobody_can_run_waits_and_says_so(client, case, clock):
 
 @pytest.mark.answered
 @pytest.mark.wide_on_postgres
+def test_a_retune_whose_recommendation_was_withdrawn_is_skipped(client, case):
+    """It waited without end, and with it each later tick of its schedule."""
+    context, key, study_id = case
+    retune_id = ask(context, key)
+    client.delete(f"/v1/studies/{study_id}", params={"withdraw": True}).raise_for_status()
+    assert queue.start_due(context, challenge_steps.start_challenge) == 0
+    body = client.get(f"/v1/retunes/{retune_id}").json()
+    assert (body["state"], body["outcome"]) == ("ended", "skipped")
+    assert body["reason"] == f"nothing is recommended under {key}, so there is no incumbent"
+
+
+@pytest.mark.answered
+@pytest.mark.wide_on_postgres
 def test_the_most_used_recommendation_goes_first(client, case):
     context, key, study_id = case
     tune(client, workload={"sequence_length": 32, "global_batch": 8})

@@ -4,6 +4,7 @@ import pytest
 
 from shardtune.api_schemas.retuning.retunes import RetuneOutcome
 from shardtune.db.queries import retunes as rows
+from shardtune.service.http.errors import Conflict
 from shardtune.service.retuning import queue
 from shardtune.service.retuning.records import end_retune
 from shardtune.service.schedules import ticks
@@ -118,6 +119,26 @@ def test_ticks_wait_for_the_retunes_before_them_or_are_left_out(client, clock):
     assert ticks.start_queued(context) == 1
     assert [tick["state"] for tick in read(client, waiting)["last_ticks"]] == ["started", "started"]
     assert [tick["state"] for tick in read(client, skipping)["last_ticks"]] == ["skipped", "skipped"]
+
+
+@pytest.mark.answered
+def test_a_retune_that_finds_no_worker_holds_up_no_tick_of_its_schedule(client, clock):
+    """The hardware of one target may be gone for good: the other targets of its schedule were never measured again."""
+    context = client.app.state.context
+    schedule = make(client, cron="0 * * * *")
+    clock.turn(3600)
+    ticks.account_for_due(context)
+
+    def no_worker(*_):
+        raise Conflict("no_worker", "no live worker could measure it")
+
+    assert queue.start_due(context, no_worker) == 0
+    clock.turn(3600)
+    queue.start_due(context, no_worker)
+    ticks.account_for_due(context)
+    assert [tick["state"] for tick in read(client, schedule)["last_ticks"]] == ["started", "started"]
+    (waiting,) = retunes(client)
+    assert (waiting["state"], waiting["reason"]) == ("queued", "waits: no live worker could measure it")
 
 
 def end(client, retune):

@@ -2,6 +2,7 @@
 
 import pytest
 
+from shardtune.service.planning import study_plan
 from tests.support.service import run_history
 from tests.support.service.page_reader import page, token
 from tests.support.service.scenarios import THREE_BACKENDS, answered_study, bearer, create, make_key
@@ -146,6 +147,28 @@ def test_failed_study_that_lacked_a_second_backend_goes_on(quick_client):
     extend(quick_client, study_id, add_trials=5).raise_for_status()
     worker.work()
     assert read(quick_client, study_id)["state"] == "complete"
+
+
+def test_the_reason_of_a_failure_does_not_stay_beside_a_later_answer(quick_client, monkeypatch):
+    worker = SimulatedWorker(quick_client, behave=quietly).register()
+    study_id = create(quick_client, **THREE_BACKENDS)
+    while read(quick_client, study_id)["phase"] != "final_comparison":
+        worker.do(worker.lease())
+
+    lease = worker.lease()
+
+    def broken(*_):
+        raise RuntimeError("broken")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(study_plan, "plan_next_step", broken)
+        worker.do(lease)
+    failed = read(quick_client, study_id)
+    assert (failed["state"], failed["reason_code"]) == ("failed", "internal_error")
+    extend(quick_client, study_id, add_pairs=1).raise_for_status()
+    worker.work()
+    after = read(quick_client, study_id)
+    assert (after["state"], after["reason"], after["reason_code"]) == ("complete", None, None)
 
 
 @pytest.mark.wide_on_postgres

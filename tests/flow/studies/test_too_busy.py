@@ -6,6 +6,7 @@ import pytest
 
 from shardtune.api_schemas.machines.conditions import Conditions, ProgramLoad
 from shardtune.api_schemas.trials.leases import TrialTask
+from shardtune.api_schemas.trials.measurements import Memory
 from shardtune.tuner.verdict.disturbance import MAX_DISCARDED_IN_A_ROW
 from tests.support.service.scenarios import ASK, THREE_BACKENDS, create
 from tests.support.service.simulated_worker import CLUSTER, SPEC, SimulatedWorker, measurement, speed_of
@@ -103,6 +104,21 @@ def test_pairs_under_steady_equal_load_need_one_on_a_quiet_machine_and_lower_the
     worker.work(400)
     extended = client.get(f"/v1/studies/{study['study_id']}").json()["result"]
     assert (extended["verdict"], extended["final_comparison"]["pairs"]) == ("confirmed", 8)
+
+
+def test_a_run_over_the_memory_limit_shows_no_quiet_machine(quick_client):
+    """It has a measurement, but nobody judged its load: the count of discarded runs began anew with it."""
+    busy = beside(lambda: 1.0)
+
+    def behave(lease, task):
+        run = busy(lease, task)
+        is_too_large = lease.trial_number == 2
+        return run.model_copy(update={"memory": Memory(peak_allocated_gib=9.0)}) if is_too_large else run
+
+    _, study = studied(quick_client, behave)
+    trials = quick_client.get(f"/v1/studies/{study['study_id']}/trials").json()["trials"]
+    ends = [attempt["end"] for trial in trials for run in trial["runs"] for attempt in run["attempts"]]
+    assert "over_limit" in ends and ends.count("disturbed") == MAX_DISCARDED_IN_A_ROW
 
 
 def test_an_added_pair_that_is_disturbed_too_leaves_the_machine_too_busy(quick_client):

@@ -128,11 +128,11 @@ def test_a_candidate_far_behind_is_no_verdict_after_a_busy_search():
     assert ranking.result(searched(0.0, 0.1, 0.2), FIELD, state, (0, 0.0)).verdict is Verdict.NOT_FASTER
 
 
-def compared(load_of, most_pairs=24, speed_of=lambda trial: 100.0 + 40 * trial):
+def compared(load_of, most_pairs=24, speed_of=lambda trial: 100.0 + 40 * trial, field=FIELD):
     """A final comparison to its end, whose n-th run is under `load_of(n)`."""
     runs = []
     while True:
-        state = final_comparison.ranking_state(FIELD, {0: 100.0, 1: 140.0}, runs, most_pairs, "salt")
+        state = final_comparison.ranking_state(field, {0: 100.0, 1: 140.0}, runs, most_pairs, "salt")
         if state.next is None:
             return state
         load = load_of(len(runs))
@@ -150,6 +150,17 @@ def test_pairs_end_once_half_of_all_would_be_uneven():
     state = compared(lambda run: (BUSY, BUSIER)[run % 2])
     assert (state.log_ratios, len(state.uneven_pairs)) == ((), 12)
     assert len(compared(lambda run: (BUSY, BUSIER)[run % 2], 37).uneven_pairs) == 19
+
+
+def test_a_pair_that_is_added_after_too_many_uneven_ones_runs():
+    """`--add-pairs 1` was advised after 6 even and 4 uneven pairs of at most 7, and ran nothing."""
+    earlier = [UNDISTURBED] * 12 + [BUSY, BUSIER] * 4
+    ended = compared(lambda run: earlier[run], 7)
+    assert (len(ended.log_ratios), len(ended.uneven_pairs)) == (6, 4)
+    field = Finalists(0, (1,), fewest_pairs=11)
+    assert len(compared(lambda run: [*earlier, UNDISTURBED, UNDISTURBED][run], 8, field=field).log_ratios) == 7
+    busy = compared(lambda run: [*earlier, BUSY, BUSIER][run], 8, field=field)
+    assert len(busy.uneven_pairs) == 5, "a machine that stays busy ends the comparison again"
 
 
 def test_a_quiet_machine_and_a_steady_load_need_no_pair_more():

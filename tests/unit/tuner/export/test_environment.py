@@ -99,6 +99,14 @@ def test_deepspeeds_launcher_takes_it_to_other_nodes() -> None:
     assert ".deepspeed_env" not in files(study(), contender_of(zero))
 
 
+def test_accelerate_starts_each_node_of_deepspeed_by_itself() -> None:
+    """Its default would reach the other nodes by pdsh, from each node on which launch.sh runs."""
+    zero = contender_of(TrialConfig(strategy=ZeroConfig(stage=2)))
+    several = files(study(cluster=CPU.model_copy(update={"nodes": 2}), global_batch=16), zero)
+    assert "  deepspeed_multinode_launcher: standard\n" in several["accelerate.yaml"]
+    assert "multinode" not in files(study(), zero)["accelerate.yaml"]
+
+
 def test_what_a_worker_says_is_told_and_never_run() -> None:
     hostile = (
         "LD_PRELOAD=/tmp/evil.so",

@@ -87,6 +87,9 @@ _KNOWN_FIELDS = (
 _CLOSE = 0.85
 _NEAR_BUT_TRUE = frozenset(["gradient_checkpointing_kwargs", "per_device_eval_batch_size"])
 """Fields of TrainingArguments (transformers 5.23) that resemble a known field without being a misspelling."""
+_ADAMW_NAMES = frozenset(["adamw_torch", "adamw_torch_fused", "adamw_torch_xla", "adamw_torch_npu_fused"])
+"""Values of the field `optim` that mean AdamW with moments in the weights' dtype (transformers 5.23); `adamw_torch_4bit`
+and `adamw_torch_8bit` are torchao's, with packed moments."""
 _CHECKPOINT_OPTIONS = frozenset(["use_reentrant", "preserve_rng_state", "determinism_check", "debug", "early_stop"])
 """Options of `torch.utils.checkpoint`, none of which changes what is trained."""
 _NO_FSDP: tuple[JsonValue, ...] = (None, False, "", [])
@@ -222,7 +225,7 @@ def _names(optimizer: str, trained: OptimizerSchema) -> bool:
     """Whether a value of the Trainer's field `optim` names the workload's optimizer."""
     if isinstance(trained, AdamW8bit):
         return optimizer in ("adamw_bnb_8bit", "adamw_8bit")
-    return isinstance(trained, AdamW) and optimizer.startswith("adamw_torch")
+    return isinstance(trained, AdamW) and optimizer in _ADAMW_NAMES
 
 
 def _micro_batch(top: Section, workload: Workload, cluster: Cluster, notes: list[str]) -> int:

@@ -181,6 +181,8 @@ def test_the_trainers_deepspeed_is_read_as_deepspeed_reads_it() -> None:
         (TRAINER | {"learning_rate": 1e-5}, "learning_rate (1e-05)", "optimizer.lr is 0.0003"),
         (TRAINER | {"max_grad_norm": 0.5}, "max_grad_norm (0.5)", "max_grad_norm is 1.0"),
         (TRAINER | {"optim": "adafactor"}, "optim ('adafactor')", "AdamW"),
+        (TRAINER | {"optim": "adamw_torch_8bit"}, "optim ('adamw_torch_8bit')", "AdamW"),
+        (TRAINER | {"optim": "adamw_torch_4bit"}, "optim ('adamw_torch_4bit')", "AdamW"),
         (TRAINER | {"label_smoothing_factor": 0.1}, "label_smoothing_factor (0.1)", "cross entropy"),
         ({"strategy": {"kind": "zero", "stage": 3}, "activation_checkpointing": "selective"}, "selective", "'full' or 'none'"),
     ],

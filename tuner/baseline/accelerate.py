@@ -36,6 +36,8 @@ _SILENT = frozenset(
         "commands",
     ]
 )
+_DEFAULT_STAGE = 2
+"""Stage of ZeRO that Accelerate's plugin uses where its file names neither a stage nor a DeepSpeed JSON."""
 _REPLICATED = ("multi_gpu", "multi_cpu", "no", "none")
 
 
@@ -138,7 +140,7 @@ def _torch(top: Section, kind: str, workload: Workload, cluster: Cluster, notes:
     if kind == "fsdp":
         section = Section(fsdp.without_prefix(top.section("fsdp_config").values()), top.name("fsdp_config"))
         fsdp.note_precision(workload.precision, "Accelerate", notes)
-        return fsdp.read(section, 1, False, _mesh(top), cluster, notes)
+        return fsdp.read(section, 1, _mesh(top), cluster, notes)
     if kind not in _REPLICATED:
         raise ValueError(
             f"{top.name('distributed_type')} ({kind!r}) is not offered; use MULTI_GPU, FSDP or DEEPSPEED, or another baseline"
@@ -169,7 +171,11 @@ def _deepspeed(top: Section, mixed: str | None, workload: Workload, cluster: Clu
             if key in section:
                 notes.append(f"{section.name(key)} has no effect beside deepspeed_config_file")
         return deepspeed.read(section.section("deepspeed_config_file"), workload, cluster, notes)
-    zero: dict[str, JsonValue] = {"stage": section.integer("zero_stage")}
+    stage = section.integer("zero_stage")
+    if stage is None:
+        stage = _DEFAULT_STAGE
+        notes.append(f"{section.name('zero_stage')} is absent; measured with Accelerate's default {stage}")
+    zero: dict[str, JsonValue] = {"stage": stage}
     for kind in ("optimizer", "param"):
         device = section.word(f"offload_{kind}_device")
         if device not in (None, "none"):

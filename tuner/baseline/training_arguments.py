@@ -255,7 +255,7 @@ def _strategy(
         values = fsdp.without_prefix(top.section("fsdp_config").values())
         _read_legacy_options(switch, values, top.name("fsdp"))
         fsdp.note_precision(workload.precision, owner, notes)
-        return fsdp.read(Section(values, top.name("fsdp_config")), 2, True, None, cluster, notes)
+        return fsdp.read(Section(values, top.name("fsdp_config")), 2, None, cluster, notes)
     # The Trainer reads fsdp_config only where `fsdp` switches it on.
     if "fsdp_config" in top:
         notes.append(f"{top.name('fsdp_config')} has no effect without fsdp")

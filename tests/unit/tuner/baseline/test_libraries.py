@@ -48,11 +48,12 @@ def test_accelerate_without_sharding_is_ddp() -> None:
 
 
 def test_accelerates_fsdp1_is_read_with_its_own_defaults() -> None:
-    """Defaults of the library: no gathering ahead and flat parameters, unless the file says so; `accumulate` reduces
-    once."""
+    """Defaults of `accelerate launch`: no gathering ahead and the original parameters, unless the file says so;
+    `accumulate` reduces once."""
     assert strategy(FSDP | {"mixed_precision": "no"}, FP32) == Fsdp1Config(
-        dp_shard=2, backward_prefetch=None, grad_sync="last"
+        dp_shard=2, backward_prefetch=None, use_orig_params=True, grad_sync="last"
     )
+    assert not strategy(FSDP | {"fsdp_config": {"fsdp_use_orig_params": False}}).use_orig_params
     section = {
         "fsdp_sharding_strategy": "SHARD_GRAD_OP", "fsdp_backward_prefetch": "BACKWARD_POST",
         "fsdp_forward_prefetch": True, "fsdp_use_orig_params": True, "fsdp_activation_checkpointing": True,
@@ -93,6 +94,9 @@ def test_accelerates_deepspeed_is_read_from_its_words_or_its_file() -> None:
     assert any("colour" in note for note in notes)
     file = {"zero_optimization": {"stage": 2}, "bf16": {"enabled": True}}
     assert strategy(inputs | {"deepspeed_config": {"deepspeed_config_file": file}}).stage == 2
+    unstated, notes = read(inputs | {"deepspeed_config": {"gradient_clipping": 1.0}})
+    assert unstated is not None and unstated.strategy == ZeroConfig(stage=2, overlap_comm=False)
+    assert "baseline.deepspeed_config.zero_stage is absent; measured with Accelerate's default 2" in notes
 
 
 def test_trainers_arguments_give_ddp_with_its_options() -> None:

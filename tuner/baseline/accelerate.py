@@ -16,7 +16,7 @@ _SILENT = frozenset(
     [
         "compute_environment",
         "debug",
-        "enable_cpu_affinity",
+        "downcast_bf16",
         "gpu_ids",
         "machine_rank",
         "main_process_ip",
@@ -69,6 +69,8 @@ def read(top: Section, workload: Workload, cluster: Cluster, notes: list[str]) -
         )
     if top.section("dynamo_config").word("dynamo_backend") not in (None, "no"):
         notes.append(f"{top.name('dynamo_config')} is not applied: measured without torch.compile")
+    if top.flag("enable_cpu_affinity") and cluster.device != "cpu":
+        notes.append(f"{top.name('enable_cpu_affinity')} is not applied: measured with ranks on any core")
     notes += [f"{name} is not applied" for name in top.unread(_SILENT)]
     return with_sync(config, workload, cluster, notes)
 

@@ -47,6 +47,15 @@ def test_accelerate_without_sharding_is_ddp() -> None:
     assert any("is autocast: measured so (precision bf16-autocast)" in note for note in read(inputs, AUTOCAST).notes)
 
 
+def test_binding_to_cores_is_noted_where_accelerate_would_do_it() -> None:
+    inputs = ACCELERATE | {"distributed_type": "MULTI_GPU", "downcast_bf16": "no", "num_machines": 2}
+    bound, unbound = (
+        read(inputs | {"enable_cpu_affinity": value}, AUTOCAST, TWO_NODES).notes for value in (True, False)
+    )
+    assert [*unbound, "baseline.enable_cpu_affinity is not applied: measured with ranks on any core"] == [*bound]
+    assert not any("downcast" in note for note in unbound)
+
+
 def test_accelerates_fsdp1_is_read_with_its_own_defaults() -> None:
     """Defaults of `accelerate launch`: no gathering ahead and the original parameters, unless the file says so;
     `accumulate` reduces once."""

@@ -8,6 +8,7 @@ from typing import Any
 from shardtune.api_schemas.training.padding import FLASH
 from shardtune.tuner.export import adapters, sample_lengths
 from shardtune.tuner.export.backends.registry import BACKENDS, Backends
+from shardtune.tuner.export.environment import node_variables
 from shardtune.tuner.export.precision import float8, quantization
 from shardtune.tuner.export.source import ExportSource
 from shardtune.tuner.export.tools import tool_arguments as tools
@@ -43,7 +44,7 @@ def render(source: ExportSource, backends: Backends = BACKENDS) -> Rendered:
         "use_logits_to_keep": False,
         **_sharding(arguments),
     }
-    command = f"NPROC_PER_NODE={source.cluster.gpus_per_node} swift sft {CONFIG}"
+    command = f"{node_variables(source)}swift sft {CONFIG}"
     files = tool_files(source, CONFIG, RELEASE, command, lossy, values, arguments.deepspeed)
     if arguments.fsdp is not None:
         files[FSDP] = as_json(_fsdp_document(arguments.fsdp))

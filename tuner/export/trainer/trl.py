@@ -10,7 +10,7 @@ import yaml
 
 from shardtune.tuner.export import adapters, sample_lengths
 from shardtune.tuner.export.backends.registry import BACKENDS, Backends
-from shardtune.tuner.export.environment import export_line, torchrun_options
+from shardtune.tuner.export.environment import export_line, nodes_note, torchrun_options
 from shardtune.tuner.export.precision import float8
 from shardtune.tuner.export.quoting import in_docstring, remark
 from shardtune.tuner.export.source import ExportSource
@@ -39,6 +39,7 @@ def render(source: ExportSource, backends: Backends = BACKENDS) -> Rendered:
     # SFTConfig checkpoints by default under the older name (TRL 1.16); FSDP has a checkpointing of its own.
     values.setdefault("activation_checkpointing", False)
     values["gradient_checkpointing"] = values["activation_checkpointing"]
+    note = nodes_note(source, torchrun_options(source))
     deepspeed = values.pop("deepspeed", None)
     files = {}
     if deepspeed is not None:
@@ -53,6 +54,7 @@ def render(source: ExportSource, backends: Backends = BACKENDS) -> Rendered:
         environment=export_line(source),
         start="Start" if repository(source).is_named else "Set model_name_or_path, then start",
         torchrun_options=torchrun_options(source),
+        nodes=note and f"# {note}",
         document=yaml.safe_dump(values, sort_keys=False).rstrip(),
     )
     files[SCRIPT] = fill(
@@ -63,6 +65,7 @@ def render(source: ExportSource, backends: Backends = BACKENDS) -> Rendered:
         lossy=comment(lossy, "", in_docstring),
         environment=export_line(source),
         torchrun_options=torchrun_options(source),
+        nodes=note,
         by_hand=trainer.code,
     )
     chunks = {name: getattr(source.config, name) for name in ("loss", "loss_chunk")}

@@ -109,6 +109,9 @@ def _fsdp_document(section: dict[str, Any]) -> dict[str, Any]:
 
 def _notes(source: ExportSource) -> tuple[str, ...]:
     lines = [f"data: set dataset ({SET_ME}); ms-swift's template decides which tokens are labels"]
+    lines.append(
+        "metrics: ms-swift also computes the token accuracy of each micro batch, on the host from whole logits; no trial did"
+    )
     lines += float8.tool_notes(source, "ms-swift", None)
     data, precision = source.workload.data, source.workload.precision
     if data is None:

@@ -96,6 +96,8 @@ def _notes(source: ExportSource) -> tuple[str, ...]:
     return (
         *sample_lengths.trl_notes(source),
         f"loss: {_measured_loss(source)} measured; TRL computes the loss in pieces of a size of its own",
+        "metrics: TRL also computes entropy and token accuracy of each micro batch, gathers them over the ranks and waits for "
+        "them; no trial did",
         *adapters.trl_notes(source),
         *float8.script_notes(source, "trl_sft.py, before the trainer"),
         *missing_note(source, "model_name_or_path"),

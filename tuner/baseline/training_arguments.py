@@ -10,7 +10,7 @@ from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import DdpConfig, TrialConfig
 from shardtune.api_schemas.training.optimizers import AdamSettings, AdamW, AdamW8bit, OptimizerSchema
 from shardtune.api_schemas.training.workload import Workload
-from shardtune.tuner.baseline import accelerate, deepspeed, fsdp, trl_adapter, trl_packing
+from shardtune.tuner.baseline import accelerate, deepspeed, fsdp, trl_adapter, trl_checkpointing, trl_packing
 from shardtune.tuner.baseline import precision as precisions
 from shardtune.tuner.baseline.auto import TRAINERS_BATCH
 from shardtune.tuner.baseline.section import Section
@@ -106,6 +106,7 @@ def read(top: Section, workload: Workload, cluster: Cluster, notes: list[str]) -
         ValueError: a contradiction with the workload or the cluster.
     """
     _check_names(top)
+    top = trl_checkpointing.with_default(top, notes)
     trl_packing.check(top, workload, notes)
     trl_adapter.check(top, workload, notes)
     precision = workload.precision

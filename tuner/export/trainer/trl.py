@@ -8,6 +8,8 @@ from typing import Any
 
 import yaml
 
+from shardtune.api_schemas.strategies import ZeroConfig
+from shardtune.api_schemas.training.adapters import Lora
 from shardtune.tuner.export import adapters, sample_lengths
 from shardtune.tuner.export.backends.registry import BACKENDS, Backends
 from shardtune.tuner.export.environment import export_line, nodes_note, torchrun_options
@@ -92,12 +94,22 @@ def _measured_loss(source: ExportSource) -> str:
     return "whole logits, which need more memory, were"
 
 
+def _reentrant_notes(source: ExportSource) -> tuple[str, ...]:
+    """Note on checkpointing by reentrant autograd, which TRL forces for PEFT beside ZeRO-3; empty otherwise."""
+    strategy = source.config.strategy
+    is_forced = isinstance(strategy, ZeroConfig) and strategy.stage == 3 and isinstance(source.workload.adapter, Lora)
+    if not is_forced or not source.config.checkpoints_whole_blocks:
+        return ()
+    return ("activation_checkpointing: no reentrant autograd was measured; TRL has it for adapters beside ZeRO-3",)
+
+
 def _notes(source: ExportSource) -> tuple[str, ...]:
     return (
         *sample_lengths.trl_notes(source),
         f"loss: {_measured_loss(source)} measured; TRL computes the loss in pieces of a size of its own",
         "metrics: TRL also computes entropy and token accuracy of each micro batch, gathers them over the ranks and waits for "
         "them; no trial did",
+        *_reentrant_notes(source),
         *adapters.trl_notes(source),
         *float8.script_notes(source, "trl_sft.py, before the trainer"),
         *missing_note(source, "model_name_or_path"),

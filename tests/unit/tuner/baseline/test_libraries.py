@@ -116,6 +116,21 @@ def test_trainers_arguments_give_ddp_with_its_options() -> None:
     assert any("baseline.colour" in note for note in notes) and not any("logging_steps" in note for note in notes)
 
 
+@pytest.mark.parametrize("key", ["packing", "completion_only_loss", "use_peft"])
+def test_a_file_of_trl_checkpoints_unless_it_says_otherwise(key: str) -> None:
+    """TRL's SFTConfig has another default than TrainingArguments."""
+    said = "baseline.gradient_checkpointing is absent, which means true in TRL; measured with full checkpointing"
+    config, notes = read(TRAINER | {key: False})
+    assert config is not None and config.activation_checkpointing == "full" and said in notes
+    for own in ({"gradient_checkpointing": False}, {"activation_checkpointing": False}):
+        stated, notes = read(TRAINER | {key: False, **own})
+        assert stated is not None and stated.activation_checkpointing == "none" and said not in notes
+    plain = read(TRAINER)
+    assert plain.config is not None and plain.config.activation_checkpointing == "none"
+    of_fsdp = read(TRAINER | {key: False, "fsdp": True, "fsdp_config": {"activation_checkpointing": False}}).config
+    assert of_fsdp is not None and of_fsdp.activation_checkpointing == "none"
+
+
 @pytest.mark.parametrize(
     ("key", "intended"),
     [

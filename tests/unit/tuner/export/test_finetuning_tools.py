@@ -162,6 +162,18 @@ def test_metrics_that_a_tool_computes_in_each_micro_batch_are_listed(form: Expor
     assert any(line.startswith("metrics:") for line in exported(form).lossy) == counts
 
 
+def test_trl_says_where_it_forces_reentrant_checkpointing() -> None:
+    """For PEFT beside ZeRO-3 (TRL 1.16), whatever the file says."""
+    note = "activation_checkpointing: no reentrant autograd was measured"
+    assert any(line.startswith(note) for line in exported("trl", ZERO, study(adapter=LORA)).lossy)
+    for config, adapter in (
+        (ZERO, None),
+        (FSDP2, LORA),
+        (ZERO.model_copy(update={"activation_checkpointing": "none"}), LORA),
+    ):
+        assert not any(line.startswith(note) for line in exported("trl", config, study(adapter=adapter)).lossy)
+
+
 def test_static_graph_is_lost_in_axolotl_alone() -> None:
     lost = {form: any(line.startswith("static_graph") for line in exported(form).lossy) for form in FORMS}
     assert lost == {"axolotl": True, "llama-factory": False, "ms-swift": False}

@@ -143,8 +143,7 @@ def read_fields(
     config = _strategy(top, workload, cluster, notes, micro_batch, owner)
     update: dict[str, object] = {"micro_batch": micro_batch}
     if top.flag("gradient_checkpointing") or top.flag("activation_checkpointing"):
-        update["activation_checkpointing"] = "full"
-        update["activation_offload"] = _offloads_inputs(top, notes)
+        update |= {"activation_checkpointing": "full", **_checkpointing(top, notes)}
     if top.flag("torch_compile"):
         notes.append(f"{top.name('torch_compile')} is not applied: measured without torch.compile")
     if top.word("lr_scheduler_type") is not None or any(key in top for key in ("warmup_steps", "warmup_ratio")):
@@ -155,16 +154,21 @@ def read_fields(
     return accelerate.with_sync(config.model_copy(update=update), workload, cluster, notes)
 
 
-def _offloads_inputs(top: Section, notes: list[str]) -> bool:
-    """Whether the Trainer keeps the inputs of checkpointed blocks in host memory."""
-    offloads = False
+def _checkpointing(top: Section, notes: list[str]) -> dict[str, object]:
+    """Fields of the configuration that say which blocks the Trainer checkpoints, and whether it keeps their inputs in
+    host memory."""
+    offloads, every = False, 1
     for name in ("activation_checkpointing_kwargs", "gradient_checkpointing_kwargs"):
         if not isinstance(top.values().get(name), dict):
             continue
         section = top.section(name)
         offloads |= bool(section.flag("offload"))
+        precisions.check_positive(section, "every_n_layers")
+        every = max(every, section.integer("every_n_layers") or 1)
         notes += [f"{key} is not applied" for key in section.unread(_CHECKPOINT_OPTIONS)]
-    return offloads
+    if every > 1:
+        notes.append(f"the Trainer checkpoints blocks 1, {every + 1}, …; measured with blocks {every}, {2 * every}, …")
+    return {"activation_offload": offloads, "checkpoint_every": every}
 
 
 def is_training_arguments(values: Mapping[str, JsonValue]) -> bool:

@@ -116,6 +116,15 @@ def test_trainers_arguments_give_ddp_with_its_options() -> None:
     assert any("baseline.colour" in note for note in notes) and not any("logging_steps" in note for note in notes)
 
 
+def test_the_trainer_checkpoints_every_nth_block_where_it_is_told_to() -> None:
+    inputs = TRAINER | {"activation_checkpointing": True, "activation_checkpointing_kwargs": {"every_n_layers": 3}}
+    config, notes = read(inputs)
+    assert config is not None and (config.activation_checkpointing, config.checkpoint_every) == ("full", 3)
+    assert "the Trainer checkpoints blocks 1, 4, …; measured with blocks 3, 6, …" in notes
+    with pytest.raises(ValueError, match=r"activation_checkpointing_kwargs.every_n_layers \(0\) must be at least 1"):
+        read(inputs | {"activation_checkpointing_kwargs": {"every_n_layers": 0}})
+
+
 @pytest.mark.parametrize("key", ["packing", "completion_only_loss", "use_peft"])
 def test_a_file_of_trl_checkpoints_unless_it_says_otherwise(key: str) -> None:
     """TRL's SFTConfig has another default than TrainingArguments."""

@@ -7,10 +7,18 @@ from collections.abc import Mapping
 from pydantic import JsonValue
 
 from shardtune.api_schemas.machines.hardware import Cluster
-from shardtune.api_schemas.strategies import DdpConfig, TrialConfig
+from shardtune.api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig
 from shardtune.api_schemas.training.optimizers import AdamSettings, AdamW, AdamW8bit, OptimizerSchema
 from shardtune.api_schemas.training.workload import Workload
-from shardtune.tuner.baseline import accelerate, deepspeed, fsdp, trl_adapter, trl_checkpointing, trl_packing
+from shardtune.tuner.baseline import (
+    accelerate,
+    deepspeed,
+    fsdp,
+    trainer_sections,
+    trl_adapter,
+    trl_checkpointing,
+    trl_packing,
+)
 from shardtune.tuner.baseline import precision as precisions
 from shardtune.tuner.baseline.auto import TRAINERS_BATCH
 from shardtune.tuner.baseline.section import Section
@@ -90,8 +98,6 @@ _NEAR_BUT_TRUE = frozenset(["gradient_checkpointing_kwargs", "per_device_eval_ba
 _ADAMW_NAMES = frozenset(["adamw_torch", "adamw_torch_fused", "adamw_torch_xla", "adamw_torch_npu_fused"])
 """Values of the field `optim` that mean AdamW with moments in the weights' dtype (transformers 5.23); `adamw_torch_4bit`
 and `adamw_torch_8bit` are torchao's, with packed moments."""
-_CHECKPOINT_OPTIONS = frozenset(["use_reentrant", "preserve_rng_state", "determinism_check", "debug", "early_stop"])
-"""Options of `torch.utils.checkpoint`, none of which changes what is trained."""
 _NO_FSDP: tuple[JsonValue, ...] = (None, False, "", [])
 _NUMERIC = {
     "label_smoothing_factor": "the workload's loss is plain cross entropy",
@@ -143,7 +149,9 @@ def read_fields(
     config = _strategy(top, workload, cluster, notes, micro_batch, owner)
     update: dict[str, object] = {"micro_batch": micro_batch}
     if top.flag("gradient_checkpointing") or top.flag("activation_checkpointing"):
-        update |= {"activation_checkpointing": "full", **_checkpointing(top, notes)}
+        update |= {"activation_checkpointing": "full", **trainer_sections.checkpointing(top, notes)}
+    if isinstance(config.strategy, DdpConfig | Fsdp2Config) and trainer_sections.reduces_each_batch(top, notes):
+        update["strategy"] = config.strategy.model_copy(update={"grad_sync": "every"})
     if top.flag("torch_compile"):
         notes.append(f"{top.name('torch_compile')} is not applied: measured without torch.compile")
     if top.word("lr_scheduler_type") is not None or any(key in top for key in ("warmup_steps", "warmup_ratio")):
@@ -152,23 +160,6 @@ def read_fields(
     unread = [name for name in top.unread(_SILENT) if not name.split(".", 1)[1].startswith(_SILENT_PREFIXES)]
     notes += [f"{name} is not applied" for name in unread]
     return accelerate.with_sync(config.model_copy(update=update), workload, cluster, notes)
-
-
-def _checkpointing(top: Section, notes: list[str]) -> dict[str, object]:
-    """Fields of the configuration that say which blocks the Trainer checkpoints, and whether it keeps their inputs in
-    host memory."""
-    offloads, every = False, 1
-    for name in ("activation_checkpointing_kwargs", "gradient_checkpointing_kwargs"):
-        if not isinstance(top.values().get(name), dict):
-            continue
-        section = top.section(name)
-        offloads |= bool(section.flag("offload"))
-        precisions.check_positive(section, "every_n_layers")
-        every = max(every, section.integer("every_n_layers") or 1)
-        notes += [f"{key} is not applied" for key in section.unread(_CHECKPOINT_OPTIONS)]
-    if every > 1:
-        notes.append(f"the Trainer checkpoints blocks 1, {every + 1}, …; measured with blocks {every}, {2 * every}, …")
-    return {"activation_offload": offloads, "checkpoint_every": every}
 
 
 def is_training_arguments(values: Mapping[str, JsonValue]) -> bool:

@@ -116,6 +116,17 @@ def test_trainers_arguments_give_ddp_with_its_options() -> None:
     assert any("baseline.colour" in note for note in notes) and not any("logging_steps" in note for note in notes)
 
 
+@pytest.mark.parametrize("sharding", [{}, {"fsdp": True}], ids=["ddp", "fsdp2"])
+def test_the_trainer_reduces_each_micro_batch_where_it_is_told_to(sharding: dict[str, Any]) -> None:
+    kwargs = {"gradient_accumulation_kwargs": {"sync_each_batch": True}, "split_batches": False}
+    inputs = TRAINER | sharding | {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2}
+    config, notes = read(inputs | {"accelerator_config": kwargs})
+    assert config is not None and config.strategy.sync_policy == "every"
+    assert "baseline.accelerator_config.split_batches is not applied" in notes
+    assert not any("sync_each_batch" in note or note == "baseline.accelerator_config is not applied" for note in notes)
+    assert strategy(inputs).sync_policy == "last"
+
+
 def test_the_trainer_checkpoints_every_nth_block_where_it_is_told_to() -> None:
     inputs = TRAINER | {"activation_checkpointing": True, "activation_checkpointing_kwargs": {"every_n_layers": 3}}
     config, notes = read(inputs)

@@ -141,6 +141,11 @@ def _torch(top: Section, kind: str, workload: Workload, cluster: Cluster, notes:
         )
     if kind == "fsdp":
         section = Section(fsdp.without_prefix(top.section("fsdp_config").values()), top.name("fsdp_config"))
+        if "auto_wrap_policy" not in section:
+            notes.append(
+                f"{section.name('auto_wrap_policy')} is absent, which means the whole model as one unit in Accelerate; measured "
+                "with each repeated block as a unit: write TRANSFORMER_BASED_WRAP"
+            )
         fsdp.note_precision(workload.precision, "Accelerate", notes)
         return fsdp.read(section, 1, _mesh(top), cluster, notes)
     if kind not in _REPLICATED:

@@ -76,6 +76,17 @@ def test_accelerates_fsdp1_is_read_with_its_own_defaults() -> None:
     assert any("no_sync" in note for note in notes) and any("reduces gradients in bfloat16" in note for note in notes)
 
 
+def test_a_file_that_wraps_no_block_is_told_that_trials_do() -> None:
+    """Accelerate's default is NO_WRAP; the Trainer's wraps each block."""
+    absent = "auto_wrap_policy is absent, which means the whole model as one unit in Accelerate"
+    policies = ({}, {"fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP"})
+    bare, wrapped = (
+        "\n".join(read(FSDP | {"fsdp_config": {"fsdp_version": 2, **policy}}).notes) for policy in policies
+    )
+    assert absent in bare and "auto_wrap_policy" not in wrapped
+    assert "auto_wrap_policy" not in "\n".join(read(TRAINER | {"fsdp": True}).notes)
+
+
 def test_hybrid_groups_are_nodes() -> None:
     inputs = FSDP | {"fsdp_config": {"fsdp_sharding_strategy": "HYBRID_SHARD"}}
     assert strategy(inputs, cluster=TWO_NODES).dp_replicate == 2

@@ -22,7 +22,7 @@ CONFIG = "llama_factory.yaml"
 _TOOL = "LLaMA-Factory"
 _PADDED_TO = 8
 """Multiple to which LLaMA-Factory pads the number of tokens of each micro batch's samples (0.9.5)."""
-_ATTENTION = {"eager": "disabled", "sdpa": "sdpa"}
+_ATTENTION = {"eager": "disabled", "sdpa": "sdpa", "flash_attention_2": "fa2"}
 """LLaMA-Factory's names of attention implementations."""
 
 

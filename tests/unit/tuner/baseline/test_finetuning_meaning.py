@@ -65,6 +65,15 @@ def test_another_attention_than_the_workloads_is_noted_with_the_remedy(values: d
     )
 
 
+def test_axolotls_own_lora_kernels_are_noted_where_they_run_by_default() -> None:
+    trained = workload(adapter={"rank": 8, "alpha": 16})
+    said = "baseline.lora_mlp_kernel is absent, which means axolotl's own LoRA kernels; measured without them"
+    assert said in notes_of(AXOLOTL | LORA, trained)
+    for own in ({"lora_qkv_kernel": False}, {"trust_remote_code": True}):
+        assert said not in notes_of(AXOLOTL | LORA | own, trained)
+    assert said not in notes_of(AXOLOTL)
+
+
 @pytest.mark.parametrize(
     ("values", "says"),
     [

@@ -98,7 +98,7 @@ def _reentrant_notes(source: ExportSource) -> tuple[str, ...]:
     """Note on checkpointing by reentrant autograd, which TRL forces for PEFT beside ZeRO-3; empty otherwise."""
     strategy = source.config.strategy
     is_forced = isinstance(strategy, ZeroConfig) and strategy.stage == 3 and isinstance(source.workload.adapter, Lora)
-    if not is_forced or not source.config.checkpoints_whole_blocks:
+    if not is_forced or source.config.activation_checkpointing != "full":
         return ()
     return ("activation_checkpointing: no reentrant autograd was measured; TRL has it for adapters beside ZeRO-3",)
 

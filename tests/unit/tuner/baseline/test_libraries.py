@@ -79,7 +79,7 @@ def test_accelerates_fsdp1_is_read_with_its_own_defaults() -> None:
 def test_a_file_that_wraps_no_block_is_told_that_trials_do() -> None:
     """Accelerate's default is NO_WRAP; the Trainer's wraps each block."""
     absent = "auto_wrap_policy is absent, which means the whole model as one unit in Accelerate"
-    policies = ({}, {"fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP"})
+    policies: tuple[dict[str, str], ...] = ({}, {"fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP"})
     bare, wrapped = (
         "\n".join(read(FSDP | {"fsdp_config": {"fsdp_version": 2, **policy}}).notes) for policy in policies
     )

@@ -119,6 +119,16 @@ def test_accelerates_deepspeed_is_read_from_its_words_or_its_file() -> None:
     assert "baseline.deepspeed_config.zero_stage is absent; measured with Accelerate's default 2" in notes
 
 
+def test_an_optimizer_on_the_host_that_is_not_deepspeeds_is_noted() -> None:
+    """torch's AdamW on the host, which the file allows, is slower."""
+    zero = {"stage": 2, "offload_optimizer": {"device": "cpu"}}
+    gpus = Cluster(gpus_per_node=2, memory_gib=80, host_memory_gib=800)
+    said = "baseline.zero_force_ds_cpu_optimizer (false) is not applied"
+    for section, stated, is_said in ((zero, False, True), (zero, True, False), ({"stage": 2}, False, False)):
+        file = {"zero_optimization": section, "bf16": {"enabled": True}, "zero_force_ds_cpu_optimizer": stated}
+        assert any(note.startswith(said) for note in read(file, cluster=gpus).notes) == is_said
+
+
 def test_trainers_arguments_give_ddp_with_its_options() -> None:
     inputs = TRAINER | {"ddp_bucket_cap_mb": 50, "gradient_checkpointing": True, "logging_steps": 5, "colour": "red"}
     config, notes = read(inputs)

@@ -65,6 +65,13 @@ def test_another_attention_than_the_workloads_is_noted_with_the_remedy(values: d
     )
 
 
+def test_a_file_of_llama_factory_that_wraps_no_block_is_told_that_trials_do() -> None:
+    """transformers 5.6, which it pins, makes one unit of the whole model without auto_wrap."""
+    said = "baseline.fsdp ('full_shard') has no auto_wrap, which means the whole model as one unit in LLaMA-Factory"
+    assert said in notes_of(FACTORY | {"fsdp": "full_shard"})
+    assert "auto_wrap" not in notes_of(FACTORY | {"fsdp": "full_shard auto_wrap"})
+
+
 def test_axolotls_own_lora_kernels_are_noted_where_they_run_by_default() -> None:
     trained = workload(adapter={"rank": 8, "alpha": 16})
     said = "baseline.lora_mlp_kernel is absent, which means axolotl's own LoRA kernels; measured without them"

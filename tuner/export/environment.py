@@ -60,8 +60,10 @@ def torchrun_options(source: ExportSource) -> str:
     """Options of torchrun in the command that a file's header names: ranks of a node, their binding to cores, and the
     rendezvous of several nodes."""
     cluster = source.cluster
-    meeting = f"--nnodes {cluster.nodes} --rdzv_id shardtune --rdzv_backend c10d --rdzv_endpoint {_FIRST_HOST}:{_PORT}"
-    parts = (f"--nproc_per_node {cluster.gpus_per_node}", torchrun_binding(source), meeting)
+    rendezvous = (
+        f"--nnodes {cluster.nodes} --rdzv_id shardtune --rdzv_backend c10d --rdzv_endpoint {_FIRST_HOST}:{_PORT}"
+    )
+    parts = (f"--nproc_per_node {cluster.gpus_per_node}", torchrun_binding(source), rendezvous)
     return " ".join(filter(None, parts if cluster.nodes > 1 else parts[:-1]))
 
 
@@ -69,8 +71,8 @@ def node_variables(source: ExportSource) -> str:
     """Assignments in shell syntax, to be put before the command of a program that starts torchrun by itself: ranks of a
     node, and the rendezvous of several nodes."""
     cluster = source.cluster
-    meeting = f"NNODES={cluster.nodes} NODE_RANK={_NODE_RANK} MASTER_ADDR={_FIRST_HOST} MASTER_PORT={_PORT} "
-    return f"NPROC_PER_NODE={cluster.gpus_per_node} {meeting if cluster.nodes > 1 else ''}"
+    rendezvous = f"NNODES={cluster.nodes} NODE_RANK={_NODE_RANK} MASTER_ADDR={_FIRST_HOST} MASTER_PORT={_PORT} "
+    return f"NPROC_PER_NODE={cluster.gpus_per_node} {rendezvous if cluster.nodes > 1 else ''}"
 
 
 def nodes_note(source: ExportSource, command: str) -> str:

@@ -112,12 +112,12 @@ def test_a_header_s_command_makes_several_nodes_meet(form: ExportFormat) -> None
     """Without it each node would train by itself, with its own part of the global batch."""
     nodes = CPU.model_copy(update={"nodes": 2})
     ddp = contender_of(TrialConfig(strategy=DdpConfig()))
-    meeting = "--nnodes 2 --rdzv_id shardtune --rdzv_backend c10d --rdzv_endpoint FIRST_HOST:29500"
+    rendezvous = "--nnodes 2 --rdzv_id shardtune --rdzv_backend c10d --rdzv_endpoint FIRST_HOST:29500"
     if form in ("llama-factory", "ms-swift"):
-        meeting = "NPROC_PER_NODE=2 NNODES=2 NODE_RANK=N MASTER_ADDR=FIRST_HOST MASTER_PORT=29500 "
+        rendezvous = "NPROC_PER_NODE=2 NNODES=2 NODE_RANK=N MASTER_ADDR=FIRST_HOST MASTER_PORT=29500 "
     several = export(study(cluster=nodes, global_batch=16), ddp, form).files
     headers = [text for name, text in several.items() if name.endswith((".py", ".yaml"))]
-    assert headers and all(meeting in text and "each of the 2 nodes; FIRST_HOST is" in text for text in headers)
+    assert headers and all(rendezvous in text and "each of the 2 nodes; FIRST_HOST is" in text for text in headers)
     assert not any("FIRST_HOST" in text for text in export(study(), ddp, form).files.values())
 
 

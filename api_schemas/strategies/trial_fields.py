@@ -104,7 +104,9 @@ class TrialFields(Schema):
             exports={
                 "script": Written("the loop over `BLOCKS`"),
                 "accelerate": Written("a line of your script"),
-                "training_arguments": Written("lost unless 1"),
+                "training_arguments": Written(
+                    "`every_n_layers` under DDP and ZeRO without offload; else lost unless 1"
+                ),
                 "torchtitan": Written("a policy in the file that counts blocks, with `full`"),
                 "lightning": _IN_YOUR_MODULE,
             },

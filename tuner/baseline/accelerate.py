@@ -16,7 +16,7 @@ _SILENT = frozenset(
     [
         "compute_environment",
         "debug",
-        "enable_cpu_affinity",
+        "downcast_bf16",
         "gpu_ids",
         "machine_rank",
         "main_process_ip",
@@ -36,6 +36,8 @@ _SILENT = frozenset(
         "commands",
     ]
 )
+_DEFAULT_STAGE = 2
+"""Stage of ZeRO that Accelerate's plugin uses where its file names neither a stage nor a DeepSpeed JSON."""
 _REPLICATED = ("multi_gpu", "multi_cpu", "no", "none")
 
 
@@ -67,6 +69,8 @@ def read(top: Section, workload: Workload, cluster: Cluster, notes: list[str]) -
         )
     if top.section("dynamo_config").word("dynamo_backend") not in (None, "no"):
         notes.append(f"{top.name('dynamo_config')} is not applied: measured without torch.compile")
+    if top.flag("enable_cpu_affinity") and cluster.device != "cpu":
+        notes.append(f"{top.name('enable_cpu_affinity')} is not applied: measured with ranks on any core")
     notes += [f"{name} is not applied" for name in top.unread(_SILENT)]
     return with_sync(config, workload, cluster, notes)
 
@@ -137,8 +141,13 @@ def _torch(top: Section, kind: str, workload: Workload, cluster: Cluster, notes:
         )
     if kind == "fsdp":
         section = Section(fsdp.without_prefix(top.section("fsdp_config").values()), top.name("fsdp_config"))
+        if "auto_wrap_policy" not in section:
+            notes.append(
+                f"{section.name('auto_wrap_policy')} is absent, which means the whole model as one unit in Accelerate; measured "
+                "with each repeated block as a unit: write TRANSFORMER_BASED_WRAP"
+            )
         fsdp.note_precision(workload.precision, "Accelerate", notes)
-        return fsdp.read(section, 1, False, _mesh(top), cluster, notes)
+        return fsdp.read(section, 1, _mesh(top), cluster, notes)
     if kind not in _REPLICATED:
         raise ValueError(
             f"{top.name('distributed_type')} ({kind!r}) is not offered; use MULTI_GPU, FSDP or DEEPSPEED, or another baseline"
@@ -169,7 +178,11 @@ def _deepspeed(top: Section, mixed: str | None, workload: Workload, cluster: Clu
             if key in section:
                 notes.append(f"{section.name(key)} has no effect beside deepspeed_config_file")
         return deepspeed.read(section.section("deepspeed_config_file"), workload, cluster, notes)
-    zero: dict[str, JsonValue] = {"stage": section.integer("zero_stage")}
+    stage = section.integer("zero_stage")
+    if stage is None:
+        stage = _DEFAULT_STAGE
+        notes.append(f"{section.name('zero_stage')} is absent; measured with Accelerate's default {stage}")
+    zero: dict[str, JsonValue] = {"stage": stage}
     for kind in ("optimizer", "param"):
         device = section.word(f"offload_{kind}_device")
         if device not in (None, "none"):

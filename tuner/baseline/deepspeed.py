@@ -93,6 +93,9 @@ def read(
             "deepspeed.checkpointing, which those of transformers do not"
         )
     strategy = _strategy(top.section("zero_optimization"), workload.precision, notes)
+    if top.flag("zero_force_ds_cpu_optimizer") is False and getattr(strategy, "offload_optimizer", None) is not None:
+        name = top.name("zero_force_ds_cpu_optimizer")
+        notes.append(f"{name} (false) is not applied: offloaded states are stepped by DeepSpeed's own CPU Adam")
     notes += [f"{name} is not applied" for name in top.unread(_SILENT_KEYS)]
     return TrialConfig(strategy=strategy, micro_batch=micro_batch)
 

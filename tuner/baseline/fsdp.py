@@ -27,10 +27,10 @@ def without_prefix(values: dict[str, JsonValue]) -> dict[str, JsonValue]:
 
 
 def read(
-    section: Section, version: int, orig_params: bool, mesh: tuple[int, int] | None, cluster: Cluster, notes: list[str]
+    section: Section, version: int, mesh: tuple[int, int] | None, cluster: Cluster, notes: list[str]
 ) -> TrialConfig:
-    """Read a baseline configuration from the FSDP keys of a configuration file, at micro batch 1. `orig_params` and
-    `version` are the values that the library uses where the file has none.
+    """Read a baseline configuration from the FSDP keys of a configuration file, at micro batch 1. `version` is the
+    version of FSDP that the library uses where the file has none.
 
     Raises:
         ValueError: a value the library would not take.
@@ -44,9 +44,7 @@ def read(
             f"{section.name('auto_wrap_policy')} is not applied: each repeated block is a unit, and the rest one"
         )
     try:
-        strategy = (
-            _fsdp1(section, orig_params, cluster, notes) if version == 1 else _fsdp2(section, mesh, cluster, notes)
-        )
+        strategy = _fsdp1(section, cluster, notes) if version == 1 else _fsdp2(section, mesh, cluster, notes)
         full = section.flag("activation_checkpointing")
         offloads = _offloads_inputs(section, version, bool(full))
         notes += [f"{name} is not applied" for name in section.unread(_SILENT)]
@@ -73,7 +71,7 @@ def _offloads_inputs(section: Section, version: int, checkpoints: bool) -> bool:
     return True
 
 
-def _fsdp1(section: Section, orig_params: bool, cluster: Cluster, notes: list[str]) -> Fsdp1Config:
+def _fsdp1(section: Section, cluster: Cluster, notes: list[str]) -> Fsdp1Config:
     word = section.word("sharding_strategy")
     reshard = section.word("reshard_after_forward")
     strategy = _strategy(section, word if word is not None else reshard)
@@ -105,7 +103,8 @@ def _fsdp1(section: Section, orig_params: bool, cluster: Cluster, notes: list[st
             "backward_prefetch": _PREFETCH.get(prefetch or "", "") or None,
             "forward_prefetch": bool(section.flag("forward_prefetch")),
             "limit_all_gathers": True if gathers is None else gathers,
-            "use_orig_params": orig_params if original is None else original,
+            # The default of `accelerate launch` and of the Trainer; Accelerate's plugin alone has false.
+            "use_orig_params": True if original is None else original,
             "cpu_offload": _offload(section),
         }
     )

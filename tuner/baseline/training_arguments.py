@@ -7,10 +7,18 @@ from collections.abc import Mapping
 from pydantic import JsonValue
 
 from shardtune.api_schemas.machines.hardware import Cluster
-from shardtune.api_schemas.strategies import DdpConfig, TrialConfig
+from shardtune.api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig
 from shardtune.api_schemas.training.optimizers import AdamSettings, AdamW, AdamW8bit, OptimizerSchema
 from shardtune.api_schemas.training.workload import Workload
-from shardtune.tuner.baseline import accelerate, deepspeed, fsdp, trl_adapter, trl_packing
+from shardtune.tuner.baseline import (
+    accelerate,
+    deepspeed,
+    fsdp,
+    trainer_sections,
+    trl_adapter,
+    trl_checkpointing,
+    trl_packing,
+)
 from shardtune.tuner.baseline import precision as precisions
 from shardtune.tuner.baseline.auto import TRAINERS_BATCH
 from shardtune.tuner.baseline.section import Section
@@ -87,8 +95,9 @@ _KNOWN_FIELDS = (
 _CLOSE = 0.85
 _NEAR_BUT_TRUE = frozenset(["gradient_checkpointing_kwargs", "per_device_eval_batch_size"])
 """Fields of TrainingArguments (transformers 5.23) that resemble a known field without being a misspelling."""
-_CHECKPOINT_OPTIONS = frozenset(["use_reentrant", "preserve_rng_state", "determinism_check", "debug", "early_stop"])
-"""Options of `torch.utils.checkpoint`, none of which changes what is trained."""
+_ADAMW_NAMES = frozenset(["adamw_torch", "adamw_torch_fused", "adamw_torch_xla", "adamw_torch_npu_fused"])
+"""Values of the field `optim` that mean AdamW with moments in the weights' dtype (transformers 5.23); `adamw_torch_4bit`
+and `adamw_torch_8bit` are torchao's, with packed moments."""
 _NO_FSDP: tuple[JsonValue, ...] = (None, False, "", [])
 _NUMERIC = {
     "label_smoothing_factor": "the workload's loss is plain cross entropy",
@@ -103,6 +112,7 @@ def read(top: Section, workload: Workload, cluster: Cluster, notes: list[str]) -
         ValueError: a contradiction with the workload or the cluster.
     """
     _check_names(top)
+    top = trl_checkpointing.with_default(top, notes)
     trl_packing.check(top, workload, notes)
     trl_adapter.check(top, workload, notes)
     precision = workload.precision
@@ -139,8 +149,9 @@ def read_fields(
     config = _strategy(top, workload, cluster, notes, micro_batch, owner)
     update: dict[str, object] = {"micro_batch": micro_batch}
     if top.flag("gradient_checkpointing") or top.flag("activation_checkpointing"):
-        update["activation_checkpointing"] = "full"
-        update["activation_offload"] = _offloads_inputs(top, notes)
+        update |= {"activation_checkpointing": "full", **trainer_sections.checkpointing(top, notes)}
+    if isinstance(config.strategy, DdpConfig | Fsdp2Config) and trainer_sections.reduces_each_batch(top, notes):
+        update["strategy"] = config.strategy.model_copy(update={"grad_sync": "every"})
     if top.flag("torch_compile"):
         notes.append(f"{top.name('torch_compile')} is not applied: measured without torch.compile")
     if top.word("lr_scheduler_type") is not None or any(key in top for key in ("warmup_steps", "warmup_ratio")):
@@ -149,18 +160,6 @@ def read_fields(
     unread = [name for name in top.unread(_SILENT) if not name.split(".", 1)[1].startswith(_SILENT_PREFIXES)]
     notes += [f"{name} is not applied" for name in unread]
     return accelerate.with_sync(config.model_copy(update=update), workload, cluster, notes)
-
-
-def _offloads_inputs(top: Section, notes: list[str]) -> bool:
-    """Whether the Trainer keeps the inputs of checkpointed blocks in host memory."""
-    offloads = False
-    for name in ("activation_checkpointing_kwargs", "gradient_checkpointing_kwargs"):
-        if not isinstance(top.values().get(name), dict):
-            continue
-        section = top.section(name)
-        offloads |= bool(section.flag("offload"))
-        notes += [f"{key} is not applied" for key in section.unread(_CHECKPOINT_OPTIONS)]
-    return offloads
 
 
 def is_training_arguments(values: Mapping[str, JsonValue]) -> bool:
@@ -222,7 +221,7 @@ def _names(optimizer: str, trained: OptimizerSchema) -> bool:
     """Whether a value of the Trainer's field `optim` names the workload's optimizer."""
     if isinstance(trained, AdamW8bit):
         return optimizer in ("adamw_bnb_8bit", "adamw_8bit")
-    return isinstance(trained, AdamW) and optimizer.startswith("adamw_torch")
+    return isinstance(trained, AdamW) and optimizer in _ADAMW_NAMES
 
 
 def _micro_batch(top: Section, workload: Workload, cluster: Cluster, notes: list[str]) -> int:
@@ -252,7 +251,7 @@ def _strategy(
         values = fsdp.without_prefix(top.section("fsdp_config").values())
         _read_legacy_options(switch, values, top.name("fsdp"))
         fsdp.note_precision(workload.precision, owner, notes)
-        return fsdp.read(Section(values, top.name("fsdp_config")), 2, True, None, cluster, notes)
+        return fsdp.read(Section(values, top.name("fsdp_config")), 2, None, cluster, notes)
     # The Trainer reads fsdp_config only where `fsdp` switches it on.
     if "fsdp_config" in top:
         notes.append(f"{top.name('fsdp_config')} has no effect without fsdp")

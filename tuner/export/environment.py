@@ -14,6 +14,10 @@ from shardtune.tuner.export.allowed_variables import is_allowed
 from shardtune.tuner.export.quoting import remark
 from shardtune.tuner.export.source import ExportSource
 
+_FIRST_HOST, _NODE_RANK, _PORT = "FIRST_HOST", "N", 29500
+"""Words in a header's command that stand for the first node's address and for a node's number, and the port at which
+nodes meet."""
+
 
 def settings(source: ExportSource) -> dict[str, str]:
     """Environment variables, by name, that the ranks need in order to run as measured."""
@@ -53,8 +57,32 @@ def torchrun_binding(source: ExportSource) -> str:
 
 
 def torchrun_options(source: ExportSource) -> str:
-    """Options of torchrun in the command that a file's header names: ranks of a node, and their binding to cores."""
-    return " ".join(filter(None, (f"--nproc_per_node {source.cluster.gpus_per_node}", torchrun_binding(source))))
+    """Options of torchrun in the command that a file's header names: ranks of a node, their binding to cores, and the
+    rendezvous of several nodes."""
+    cluster = source.cluster
+    rendezvous = (
+        f"--nnodes {cluster.nodes} --rdzv_id shardtune --rdzv_backend c10d --rdzv_endpoint {_FIRST_HOST}:{_PORT}"
+    )
+    parts = (f"--nproc_per_node {cluster.gpus_per_node}", torchrun_binding(source), rendezvous)
+    return " ".join(filter(None, parts if cluster.nodes > 1 else parts[:-1]))
+
+
+def node_variables(source: ExportSource) -> str:
+    """Assignments in shell syntax, to be put before the command of a program that starts torchrun by itself: ranks of a
+    node, and the rendezvous of several nodes."""
+    cluster = source.cluster
+    rendezvous = f"NNODES={cluster.nodes} NODE_RANK={_NODE_RANK} MASTER_ADDR={_FIRST_HOST} MASTER_PORT={_PORT} "
+    return f"NPROC_PER_NODE={cluster.gpus_per_node} {rendezvous if cluster.nodes > 1 else ''}"
+
+
+def nodes_note(source: ExportSource, command: str) -> str:
+    """Note on where to run a header's command, and on the words in it that stand for the user's own values; empty for
+    one node."""
+    nodes = source.cluster.nodes
+    if nodes == 1:
+        return ""
+    numbered = f", and {_NODE_RANK} the number of the node, from 0" if f"NODE_RANK={_NODE_RANK}" in command else ""
+    return f"Run it on each of the {nodes} nodes; {_FIRST_HOST} is the address of the first{numbered}."
 
 
 def notes(source: ExportSource) -> tuple[str, ...]:

@@ -3,6 +3,7 @@ arguments."""
 
 from typing import Any
 
+from shardtune.api_schemas.strategies import ZeroConfig
 from shardtune.api_schemas.strategies.base import checkpointing_words
 from shardtune.tuner.export import adapters, environment, losses, optimizers, sample_lengths
 from shardtune.tuner.export.backends import activation_offload as offload
@@ -71,6 +72,12 @@ def _precision(source: ExportSource, casts: bool) -> str:
     return "bf16-true" if source.has_low_states else "bf16-mixed" if casts else "32-true"
 
 
+def _steps_on_host(source: ExportSource) -> bool:
+    """Whether DeepSpeed steps offloaded states, for which it rejects torch's optimizers (0.19.8)."""
+    strategy = source.config.strategy
+    return isinstance(strategy, ZeroConfig) and strategy.offload_optimizer is not None
+
+
 def _notes(source: ExportSource) -> tuple[str, ...]:
     lines = [f"micro batch: the data loader's batch size must be {source.config.micro_batch}"]
     config = source.config
@@ -86,5 +93,5 @@ def _notes(source: ExportSource) -> tuple[str, ...]:
         *lines,
         *losses.lightning_notes(source),
         *float8.script_notes(source, "your module"),
-        *optimizers.own_note(source, "your module"),
+        *optimizers.own_note(source, "your module", on_host=_steps_on_host(source)),
     )

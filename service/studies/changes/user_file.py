@@ -123,12 +123,28 @@ def _deepspeed_values(study: Study, config: TrialConfig) -> Mapping[str, Any]:
 
 def _trainer_values(study: Study, config: TrialConfig) -> Mapping[str, Any]:
     block = None if study.model_summary is None else study.model_summary.block_class
-    values = strategy_arguments(config, study.spec.workload, _accumulation(study, config), block, checkpoints=True)
+    whole = config.checkpoints_whole_blocks
+    values = strategy_arguments(config, study.spec.workload, _accumulation(study, config), block, checkpoints=whole)
     if config.compile:
         values["torch_compile"] = True
-    if config.activation_checkpointing == "full" and "fsdp_config" not in values:
-        values["gradient_checkpointing"] = True
-    return values
+    file = study.spec.baseline if isinstance(study.spec.baseline, dict) else {}
+    return _with_checkpointing(values, file, config)
+
+
+def _with_checkpointing(values: dict[str, Any], file: Mapping[str, Any], config: TrialConfig) -> dict[str, Any]:
+    """TrainingArguments that checkpoint blocks by the words of the user's file: by FSDP's section, or by an argument of
+    which the Trainer has an older and a newer name. It rejects both beside each other."""
+    rest = {name: value for name, value in values.items() if not name.startswith("activation_checkpointing")}
+    name = "activation_checkpointing" if "activation_checkpointing" in file else "gradient_checkpointing"
+    if "fsdp_config" in rest:
+        if not (file.get("fsdp") and name in file):
+            return rest
+        rest["fsdp_config"] = rest["fsdp_config"] | {"activation_checkpointing": False}
+    if config.activation_checkpointing != "full":
+        return rest
+    every = {"every_n_layers": config.checkpoint_every} if config.checkpoint_every > 1 else {}
+    kwargs = every | ({"offload": True} if config.activation_offload else {})
+    return rest | {name: True} | ({f"{name}_kwargs": kwargs} if kwargs else {})
 
 
 def _leaves(values: Mapping[str, Any], before: Path = ()) -> Iterator[tuple[Path, Any]]:

@@ -4,6 +4,7 @@ import pytest
 
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.studies.study_result import Speedup, StudyResult, Verdict
+from shardtune.service.studies.changes import user_file
 from shardtune.service.studies.changes.page import changes_page
 from shardtune.service.studies.changes.shares import changes_of
 from tests.support.service.scenarios import create
@@ -42,6 +43,28 @@ def test_a_diff_of_the_users_deepspeed_json_names_changed_lines(quick_client):
     assert "## In your DeepSpeed JSON" in page and "```diff" in page
     assert '-  "train_micro_batch_size_per_gpu": 1' in page
     assert "| setting | today |" in page and "| share of the gain |" in page and "micro_batch" in page
+
+
+@pytest.mark.parametrize("name", ["gradient_checkpointing", "activation_checkpointing"])
+def test_a_diff_of_training_arguments_checkpoints_as_the_recommended_configuration_does(name):
+    """FSDP has a checkpointing of its own, beside which the Trainer rejects the argument."""
+    ddp, fsdp2 = {"strategy": {"kind": "ddp"}}, {"strategy": {"kind": "fsdp2", "dp_shard": 2}}
+    full = {"activation_checkpointing": "full"}
+
+    def lines(today, best, **file):
+        study = study_of()
+        spec = study.spec.model_copy(update={"baseline": {"output_dir": "out"} | file})
+        sides = (contender_of(TrialConfig.model_validate(side)) for side in (today, best))
+        answer = user_file.diff_of(study.model_copy(update={"spec": spec}), *sides)
+        return {line for line in answer.diff.splitlines() if "checkpointing" in line and line[0] in "+-"}
+
+    assert lines(fsdp2, fsdp2 | full, fsdp=True) == {'+    "activation_checkpointing": true'}
+    assert lines(fsdp2 | full, fsdp2, fsdp=True, **{name: True}) == {f'-  "{name}": true'}
+    assert lines(ddp, fsdp2) == {'+    "activation_checkpointing": false,'}
+    assert f'-  "{name}": true' in {line.rstrip(",") for line in lines(ddp | full, fsdp2 | full, **{name: True})}
+    every = lines(ddp | full, ddp | full | {"checkpoint_every": 2}, **{name: True})
+    assert f'+  "{name}_kwargs": {{' in every
+    assert lines(ddp | full, ddp, **{name: True}) == {f'-  "{name}": true'}
 
 
 def test_a_default_that_stood_in_for_a_baseline_is_not_called_todays_configuration():

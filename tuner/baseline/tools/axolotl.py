@@ -14,6 +14,8 @@ _RENAMED = {
     "eval_batch_size": "per_device_eval_batch_size",
     "num_epochs": "num_train_epochs",
 }
+_OWN_KERNELS = ("lora_mlp_kernel", "lora_qkv_kernel", "lora_o_kernel", "lora_embedding_kernel")
+"""Switches for axolotl's own LoRA kernels."""
 PLUGIN_PREFIXES: tuple[str, ...] = (
     "liger_",
     "cut_cross_entropy",
@@ -53,6 +55,19 @@ def _translate(fields: TrainerFields, _ranks: int) -> None:
         values["bf16"] = True
     _translate_mesh(fields)
     _translate_fsdp(fields)
+    _note_kernels(fields)
+
+
+def _note_kernels(fields: TrainerFields) -> None:
+    """Add a note that axolotl would train LoRA with kernels of its own, as it does unless the file names one of them or
+    the weights or the model's code rule them out (0.21)."""
+    values = fields.values
+    is_stated = any(values.get(name) is not None for name in _OWN_KERNELS)
+    is_ruled_out = bool(values.get("load_in_8bit") or values.get("trust_remote_code"))
+    if values.get("adapter") in ("lora", QLORA) and not (is_stated or is_ruled_out):
+        fields.notes.append(
+            f"baseline.{_OWN_KERNELS[0]} is absent, which means axolotl's own LoRA kernels; measured without them"
+        )
 
 
 def _translate_mesh(fields: TrainerFields) -> None:

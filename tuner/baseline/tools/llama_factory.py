@@ -22,7 +22,13 @@ def _translate(fields: TrainerFields, _ranks: int) -> None:
         )
     if stage == "pt" and values.get("packing") is None:
         values["packing"], fields.names["packing"] = True, "packing (by stage pt)"
-    if values.get("fsdp"):
+    if fsdp := values.get("fsdp"):
+        words = fsdp.split() if isinstance(fsdp, str) else fsdp if isinstance(fsdp, list) else []
+        if "auto_wrap" not in words:
+            fields.notes.append(
+                f"baseline.fsdp ({fsdp!r:.60}) has no auto_wrap, which means the whole model as one unit in LLaMA-Factory; "
+                "measured with each repeated block as a unit"
+            )
         # transformers 5.6, which it pins, means FSDP1 where the section names no version.
         section = values.get("fsdp_config")
         section = dict(section) if isinstance(section, dict) else {}

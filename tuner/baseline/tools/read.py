@@ -16,7 +16,7 @@ from shardtune.api_schemas.training.adapters import LastLayers, Lora
 from shardtune.api_schemas.training.workload import Workload
 from shardtune.tuner.baseline import training_arguments
 from shardtune.tuner.baseline.section import Section
-from shardtune.tuner.baseline.tools import axolotl, keys, llama_factory, ms_swift, packing, precision
+from shardtune.tuner.baseline.tools import attention, axolotl, keys, llama_factory, ms_swift, packing, precision
 from shardtune.tuner.baseline.tools.tool import Fields, StatedAdapter, Tool, TrainerFields
 
 _TOOLS = (axolotl.TOOL, llama_factory.TOOL, ms_swift.TOOL)
@@ -78,6 +78,7 @@ def read(
     _check_parallel(tool, top)
     precision.check(tool, top, workload, notes)
     _note_optimizer(tool, top, workload, notes)
+    attention.note(top, workload, notes)
     silent = {key for key, value in values.items() if keys.is_silent(key, value)}
     silent |= {*tool.packing, *tool.quantised, *tool.parallel, *keys.REJECTED, "pure_bf16"}
     shown = Section({key: value for key, value in values.items() if key not in silent}, "baseline", fields.names)

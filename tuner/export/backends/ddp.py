@@ -61,7 +61,8 @@ def _options(source: ExportSource, strategy: DdpConfig) -> dict[str, Any]:
 
 
 def _accelerate(source: ExportSource, strategy: DdpConfig) -> AccelerateParts:
-    lines = [f"kwargs_handlers=[DistributedDataParallelKwargs({keywords(_options(source, strategy))})]"]
+    options = {**_options(source, strategy), "broadcast_buffers": False}
+    lines = [f"kwargs_handlers=[DistributedDataParallelKwargs({keywords(options)})]"]
     if source.casts_weights:
         dtype = source.workload.precision.compute_dtype
         lines.append(f"Accelerate's autocast keeps norms and softmax in float32; the trial computed them in {dtype}")

@@ -77,7 +77,9 @@ def _trainer(source: ExportSource, strategy: ZeroConfig) -> str:
     )
 
 
-def _accelerate(_subject: ExportSource, strategy: ZeroConfig) -> AccelerateParts:
+def _accelerate(source: ExportSource, strategy: ZeroConfig) -> AccelerateParts:
+    # By itself Accelerate asks pdsh to reach the other nodes, although launch.sh runs on each of them (1.15).
+    launcher = {"deepspeed_multinode_launcher": "standard"} if source.cluster.nodes > 1 else {}
     return AccelerateParts(
         values={
             "distributed_type": "DEEPSPEED",
@@ -85,6 +87,7 @@ def _accelerate(_subject: ExportSource, strategy: ZeroConfig) -> AccelerateParts
             "mixed_precision": None,
             "deepspeed_config": {
                 "deepspeed_config_file": "ds_config.json",
+                **launcher,
                 "zero3_init_flag": strategy.stage == 3,
             },
         },

@@ -26,11 +26,12 @@ def make(source: ExportSource, parameters: str, blocks: str, several_meshes: boo
     return exported(source).make(parameters, blocks, several_meshes, shard)
 
 
-def own_note(source: ExportSource, place: str) -> tuple[str, ...]:
-    """Note that the user's code must make the optimizer itself, because the program does not; empty for an optimizer
-    that torch makes in one call."""
+def own_note(source: ExportSource, place: str, *, on_host: bool = False) -> tuple[str, ...]:
+    """Note that the user's code must make the optimizer itself, because the program does not; empty where a script of
+    the user's own made it in the trial, too. `on_host`: whether it must be DeepSpeed's optimizer for offloaded
+    states."""
     if exported(source).known_in is None:
-        return ()
+        return () if source.study.spec.model.script is not None else (adamw.own_note(source, place, on_host=on_host),)
     return (f"optimizer: make {source.workload.optimizer.title} in {place}: see {source.shown_in}",)
 
 

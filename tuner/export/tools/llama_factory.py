@@ -8,6 +8,7 @@ from typing import Any
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.tuner.export import adapters, sample_lengths
 from shardtune.tuner.export.backends.registry import BACKENDS, Backends
+from shardtune.tuner.export.environment import node_variables
 from shardtune.tuner.export.precision import float8, quantization
 from shardtune.tuner.export.source import ExportSource
 from shardtune.tuner.export.tools import tool_arguments as tools
@@ -21,7 +22,7 @@ CONFIG = "llama_factory.yaml"
 _TOOL = "LLaMA-Factory"
 _PADDED_TO = 8
 """Multiple to which LLaMA-Factory pads the number of tokens of each micro batch's samples (0.9.5)."""
-_ATTENTION = {"eager": "disabled", "sdpa": "sdpa"}
+_ATTENTION = {"eager": "disabled", "sdpa": "sdpa", "flash_attention_2": "fa2"}
 """LLaMA-Factory's names of attention implementations."""
 
 
@@ -48,9 +49,8 @@ def render(source: ExportSource, backends: Backends = BACKENDS) -> Rendered:
         "use_reentrant_gc": False,
         **_sharding(arguments, config),
     }
-    ranks = source.cluster.gpus_per_node
     # By itself its launcher sets the allocator to expandable segments.
-    command = f"FORCE_TORCHRUN=1 OPTIM_TORCH=0 NPROC_PER_NODE={ranks} llamafactory-cli train {CONFIG}"
+    command = f"FORCE_TORCHRUN=1 OPTIM_TORCH=0 {node_variables(source)}llamafactory-cli train {CONFIG}"
     files = tool_files(source, CONFIG, RELEASE, command, lossy, values, arguments.deepspeed)
     return Rendered(files, RELEASE, lossy, config)
 

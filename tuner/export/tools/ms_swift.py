@@ -8,6 +8,7 @@ from typing import Any
 from shardtune.api_schemas.training.padding import FLASH
 from shardtune.tuner.export import adapters, sample_lengths
 from shardtune.tuner.export.backends.registry import BACKENDS, Backends
+from shardtune.tuner.export.environment import node_variables
 from shardtune.tuner.export.precision import float8, quantization
 from shardtune.tuner.export.source import ExportSource
 from shardtune.tuner.export.tools import tool_arguments as tools
@@ -43,7 +44,7 @@ def render(source: ExportSource, backends: Backends = BACKENDS) -> Rendered:
         "use_logits_to_keep": False,
         **_sharding(arguments),
     }
-    command = f"NPROC_PER_NODE={source.cluster.gpus_per_node} swift sft {CONFIG}"
+    command = f"{node_variables(source)}swift sft {CONFIG}"
     files = tool_files(source, CONFIG, RELEASE, command, lossy, values, arguments.deepspeed)
     if arguments.fsdp is not None:
         files[FSDP] = as_json(_fsdp_document(arguments.fsdp))
@@ -108,6 +109,9 @@ def _fsdp_document(section: dict[str, Any]) -> dict[str, Any]:
 
 def _notes(source: ExportSource) -> tuple[str, ...]:
     lines = [f"data: set dataset ({SET_ME}); ms-swift's template decides which tokens are labels"]
+    lines.append(
+        "metrics: ms-swift also computes the token accuracy of each micro batch, on the host from whole logits; no trial did"
+    )
     lines += float8.tool_notes(source, "ms-swift", None)
     data, precision = source.workload.data, source.workload.precision
     if data is None:

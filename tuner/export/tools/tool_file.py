@@ -5,7 +5,7 @@ from typing import Any
 
 import yaml
 
-from shardtune.tuner.export.environment import export_line
+from shardtune.tuner.export.environment import export_line, nodes_note
 from shardtune.tuner.export.quoting import remark
 from shardtune.tuner.export.source import ExportSource
 from shardtune.tuner.export.templates import fill
@@ -30,7 +30,7 @@ def tool_files(
         release=release,
         environment=export_line(source),
         command=remark(command),
-        nodes=_nodes(source),
+        nodes=(note := nodes_note(source, command)) and f"# {note}",
         lossy=comment(lossy, "# "),
         document=yaml.safe_dump(values, sort_keys=False).rstrip(),
     )
@@ -41,9 +41,3 @@ def tool_files(
 def as_json(values: dict[str, Any]) -> str:
     """Text of a JSON file of an export."""
     return json.dumps(values, indent=2) + "\n"
-
-
-def _nodes(source: ExportSource) -> str:
-    """Comment on how to launch the file on several nodes; empty for one node."""
-    nodes = source.cluster.nodes
-    return f"# Start it on each of the {nodes} nodes, with the rendezvous that the tool documents." if nodes > 1 else ""

@@ -19,7 +19,7 @@ from shardtune.tuner.export.trainer import distributed_config
 from shardtune.tuner.export.trial_rendering import Rendered, comment, differences, run_by
 
 RELEASE = "transformers 5.23"
-_TRAINER = "TrainingArguments"
+_TRAINER, _TRL = "TrainingArguments", "TRL"
 _MESH_IMPORTS = """from transformers import AutoModelForCausalLM, PreTrainedModel, Trainer, TrainingArguments
 from transformers.distributed import DistributedConfig"""
 
@@ -47,8 +47,8 @@ def arguments(source: ExportSource, consumer: str, backends: Backends = BACKENDS
     config = source.config
     values, parts = _values_and_parts(source, consumer, backends)
     changes: dict[str, Any] = {"strategy": parts.strategy}
-    # Trainer checkpoints every block whole or none; other modes are left out and reported as lost.
-    if not config.checkpoints_whole_blocks:
+    # Trainer checkpoints every block whole, every n-th one or none; other modes are left out and reported as lost.
+    if not _checkpoints(source, consumer):
         changes |= {"activation_checkpointing": "none", "checkpoint_every": 1}
     has_mesh = _has_mesh(source, consumer)
     changes["activation_offload"] = offload.in_trainer(config, has_mesh=has_mesh)
@@ -56,6 +56,7 @@ def arguments(source: ExportSource, consumer: str, backends: Backends = BACKENDS
     lossy = (
         *differences(config, rendered_config, "training_arguments"),
         *_notes(source),
+        *_block_notes(source, consumer),
         *offload.trainer_notes(source, consumer, has_mesh=has_mesh),
         *(
             (
@@ -72,6 +73,19 @@ def arguments(source: ExportSource, consumer: str, backends: Backends = BACKENDS
     return TrainerArguments(values, rendered_config, lossy, parts.code)
 
 
+def _checkpoints(source: ExportSource, consumer: str) -> bool:
+    """Whether the exported arguments checkpoint blocks as measured: all of them, or every n-th one. The tools pin
+    releases of transformers that know no n, and FSDP's own checkpointing has none."""
+    config = source.config
+    counts_blocks = (
+        consumer in (_TRAINER, _TRL)
+        and not isinstance(config.strategy, Fsdp2Config)
+        and config.activation_checkpointing == "full"
+        and not config.activation_offload
+    )
+    return config.checkpoints_whole_blocks or counts_blocks
+
+
 def _has_mesh(source: ExportSource, consumer: str) -> bool:
     return consumer == _TRAINER and distributed_config.is_needed(source)
 
@@ -83,8 +97,11 @@ def _values_and_parts(source: ExportSource, consumer: str, backends: Backends) -
     if _has_mesh(source, consumer) and isinstance(config.strategy, Fsdp2Config):
         return values | distributed_config.trainer_arguments(source), distributed_config.parts(source, config.strategy)
     reject_axes(source, consumer)
-    block_class, checkpoints = source.model_summary.block_class, config.checkpoints_whole_blocks
+    block_class, checkpoints = source.model_summary.block_class, _checkpoints(source, consumer)
     values |= strategy_arguments(config, workload, source.accumulation, block_class, checkpoints=checkpoints)
+    if checkpoints and config.checkpoint_every > 1:
+        kwargs = "activation_checkpointing_kwargs"
+        values[kwargs] = {**values[kwargs], "every_n_layers": config.checkpoint_every}
     render_parts = backends[config.backend].training_arguments
     assert render_parts is not None, "strategy_arguments has rejected it"
     parts = render_parts(source, config.strategy)
@@ -116,6 +133,16 @@ def render(source: ExportSource, backends: Backends = BACKENDS) -> Rendered:
 
 def _json(values: dict[str, Any]) -> str:
     return json.dumps(values, indent=2) + "\n"
+
+
+def _block_notes(source: ExportSource, consumer: str) -> tuple[str, ...]:
+    """Note on which of several blocks are checkpointed; empty where all or none are."""
+    every = source.config.checkpoint_every
+    if every == 1 or not _checkpoints(source, consumer):
+        return ()
+    return (
+        f"checkpoint_every: blocks {every}, {2 * every}, … were checkpointed; transformers takes blocks 1, {every + 1}, …",
+    )
 
 
 def _notes(source: ExportSource) -> tuple[str, ...]:

@@ -8,9 +8,11 @@ from typing import Any
 
 import yaml
 
+from shardtune.api_schemas.strategies import ZeroConfig
+from shardtune.api_schemas.training.adapters import Lora
 from shardtune.tuner.export import adapters, sample_lengths
 from shardtune.tuner.export.backends.registry import BACKENDS, Backends
-from shardtune.tuner.export.environment import export_line, torchrun_options
+from shardtune.tuner.export.environment import export_line, nodes_note, torchrun_options
 from shardtune.tuner.export.precision import float8
 from shardtune.tuner.export.quoting import in_docstring, remark
 from shardtune.tuner.export.source import ExportSource
@@ -39,6 +41,7 @@ def render(source: ExportSource, backends: Backends = BACKENDS) -> Rendered:
     # SFTConfig checkpoints by default under the older name (TRL 1.16); FSDP has a checkpointing of its own.
     values.setdefault("activation_checkpointing", False)
     values["gradient_checkpointing"] = values["activation_checkpointing"]
+    note = nodes_note(source, torchrun_options(source))
     deepspeed = values.pop("deepspeed", None)
     files = {}
     if deepspeed is not None:
@@ -53,6 +56,7 @@ def render(source: ExportSource, backends: Backends = BACKENDS) -> Rendered:
         environment=export_line(source),
         start="Start" if repository(source).is_named else "Set model_name_or_path, then start",
         torchrun_options=torchrun_options(source),
+        nodes=note and f"# {note}",
         document=yaml.safe_dump(values, sort_keys=False).rstrip(),
     )
     files[SCRIPT] = fill(
@@ -63,6 +67,7 @@ def render(source: ExportSource, backends: Backends = BACKENDS) -> Rendered:
         lossy=comment(lossy, "", in_docstring),
         environment=export_line(source),
         torchrun_options=torchrun_options(source),
+        nodes=note,
         by_hand=trainer.code,
     )
     chunks = {name: getattr(source.config, name) for name in ("loss", "loss_chunk")}
@@ -89,10 +94,22 @@ def _measured_loss(source: ExportSource) -> str:
     return "whole logits, which need more memory, were"
 
 
+def _reentrant_notes(source: ExportSource) -> tuple[str, ...]:
+    """Note on checkpointing by reentrant autograd, which TRL forces for PEFT beside ZeRO-3; empty otherwise."""
+    strategy = source.config.strategy
+    is_forced = isinstance(strategy, ZeroConfig) and strategy.stage == 3 and isinstance(source.workload.adapter, Lora)
+    if not is_forced or source.config.activation_checkpointing != "full":
+        return ()
+    return ("activation_checkpointing: no reentrant autograd was measured; TRL has it for adapters beside ZeRO-3",)
+
+
 def _notes(source: ExportSource) -> tuple[str, ...]:
     return (
         *sample_lengths.trl_notes(source),
         f"loss: {_measured_loss(source)} measured; TRL computes the loss in pieces of a size of its own",
+        "metrics: TRL also computes entropy and token accuracy of each micro batch, gathers them over the ranks and waits for "
+        "them; no trial did",
+        *_reentrant_notes(source),
         *adapters.trl_notes(source),
         *float8.script_notes(source, "trl_sft.py, before the trainer"),
         *missing_note(source, "model_name_or_path"),

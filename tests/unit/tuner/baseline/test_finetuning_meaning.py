@@ -45,6 +45,43 @@ def test_a_key_that_scripts_have_too_makes_no_file_a_tools(own: dict[str, Any]) 
 
 
 @pytest.mark.parametrize(
+    "values",
+    [
+        AXOLOTL | {"attn_implementation": "flash_attention_2"},
+        FACTORY | {"flash_attn": "fa2"},
+        SWIFT | {"attn_impl": "flash_attn"},
+    ],
+    ids=["axolotl", "llama-factory", "ms-swift"],
+)
+def test_another_attention_than_the_workloads_is_noted_with_the_remedy(values: dict[str, Any]) -> None:
+    said = "is not applied; measured with the workload's attention ('sdpa'): state attention 'flash_attention_2' in"
+    assert said in notes_of(values)
+    assert "attention" not in notes_of(values, workload(attention="flash_attention_2"))
+    unnamed = {key: value for key, value in values.items() if value not in ("flash_attention_2", "fa2", "flash_attn")}
+    assert "attention" not in notes_of(unnamed) and "attention" not in notes_of(FACTORY | {"flash_attn": "auto"})
+    assert (
+        "('fa3') is not applied; measured with the workload's attention ('sdpa')\n"
+        in f"{notes_of(FACTORY | {'flash_attn': 'fa3'})}\n"
+    )
+
+
+def test_a_file_of_llama_factory_that_wraps_no_block_is_told_that_trials_do() -> None:
+    """transformers 5.6, which it pins, makes one unit of the whole model without auto_wrap."""
+    said = "baseline.fsdp ('full_shard') has no auto_wrap, which means the whole model as one unit in LLaMA-Factory"
+    assert said in notes_of(FACTORY | {"fsdp": "full_shard"})
+    assert "auto_wrap" not in notes_of(FACTORY | {"fsdp": "full_shard auto_wrap"})
+
+
+def test_axolotls_own_lora_kernels_are_noted_where_they_run_by_default() -> None:
+    trained = workload(adapter={"rank": 8, "alpha": 16})
+    said = "baseline.lora_mlp_kernel is absent, which means axolotl's own LoRA kernels; measured without them"
+    assert said in notes_of(AXOLOTL | LORA, trained)
+    for own in ({"lora_qkv_kernel": False}, {"trust_remote_code": True}):
+        assert said not in notes_of(AXOLOTL | LORA | own, trained)
+    assert said not in notes_of(AXOLOTL)
+
+
+@pytest.mark.parametrize(
     ("values", "says"),
     [
         (AXOLOTL | LORA | {"lora_modules_to_save": ["lm_head"]}, r"baseline.lora_modules_to_save \(\['lm_head'\]\) changes what is trained"),

@@ -47,12 +47,22 @@ def test_accelerate_without_sharding_is_ddp() -> None:
     assert any("is autocast: measured so (precision bf16-autocast)" in note for note in read(inputs, AUTOCAST).notes)
 
 
-def test_accelerates_fsdp1_is_read_with_its_own_defaults() -> None:
-    """Defaults of the library: no gathering ahead and flat parameters, unless the file says so; `accumulate` reduces
-    once."""
-    assert strategy(FSDP | {"mixed_precision": "no"}, FP32) == Fsdp1Config(
-        dp_shard=2, backward_prefetch=None, grad_sync="last"
+def test_binding_to_cores_is_noted_where_accelerate_would_do_it() -> None:
+    inputs = ACCELERATE | {"distributed_type": "MULTI_GPU", "downcast_bf16": "no", "num_machines": 2}
+    bound, unbound = (
+        read(inputs | {"enable_cpu_affinity": value}, AUTOCAST, TWO_NODES).notes for value in (True, False)
     )
+    assert [*unbound, "baseline.enable_cpu_affinity is not applied: measured with ranks on any core"] == [*bound]
+    assert not any("downcast" in note for note in unbound)
+
+
+def test_accelerates_fsdp1_is_read_with_its_own_defaults() -> None:
+    """Defaults of `accelerate launch`: no gathering ahead and the original parameters, unless the file says so;
+    `accumulate` reduces once."""
+    assert strategy(FSDP | {"mixed_precision": "no"}, FP32) == Fsdp1Config(
+        dp_shard=2, backward_prefetch=None, use_orig_params=True, grad_sync="last"
+    )
+    assert not strategy(FSDP | {"fsdp_config": {"fsdp_use_orig_params": False}}).use_orig_params
     section = {
         "fsdp_sharding_strategy": "SHARD_GRAD_OP", "fsdp_backward_prefetch": "BACKWARD_POST",
         "fsdp_forward_prefetch": True, "fsdp_use_orig_params": True, "fsdp_activation_checkpointing": True,
@@ -64,6 +74,17 @@ def test_accelerates_fsdp1_is_read_with_its_own_defaults() -> None:
         use_orig_params=True,
     )  # fmt: skip
     assert any("no_sync" in note for note in notes) and any("reduces gradients in bfloat16" in note for note in notes)
+
+
+def test_a_file_that_wraps_no_block_is_told_that_trials_do() -> None:
+    """Accelerate's default is NO_WRAP; the Trainer's wraps each block."""
+    absent = "auto_wrap_policy is absent, which means the whole model as one unit in Accelerate"
+    policies: tuple[dict[str, str], ...] = ({}, {"fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP"})
+    bare, wrapped = (
+        "\n".join(read(FSDP | {"fsdp_config": {"fsdp_version": 2, **policy}}).notes) for policy in policies
+    )
+    assert absent in bare and "auto_wrap_policy" not in wrapped
+    assert "auto_wrap_policy" not in "\n".join(read(TRAINER | {"fsdp": True}).notes)
 
 
 def test_hybrid_groups_are_nodes() -> None:
@@ -93,6 +114,19 @@ def test_accelerates_deepspeed_is_read_from_its_words_or_its_file() -> None:
     assert any("colour" in note for note in notes)
     file = {"zero_optimization": {"stage": 2}, "bf16": {"enabled": True}}
     assert strategy(inputs | {"deepspeed_config": {"deepspeed_config_file": file}}).stage == 2
+    unstated, notes = read(inputs | {"deepspeed_config": {"gradient_clipping": 1.0}})
+    assert unstated is not None and unstated.strategy == ZeroConfig(stage=2, overlap_comm=False)
+    assert "baseline.deepspeed_config.zero_stage is absent; measured with Accelerate's default 2" in notes
+
+
+def test_an_optimizer_on_the_host_that_is_not_deepspeeds_is_noted() -> None:
+    """torch's AdamW on the host, which the file allows, is slower."""
+    zero = {"stage": 2, "offload_optimizer": {"device": "cpu"}}
+    gpus = Cluster(gpus_per_node=2, memory_gib=80, host_memory_gib=800)
+    said = "baseline.zero_force_ds_cpu_optimizer (false) is not applied"
+    for section, stated, is_said in ((zero, False, True), (zero, True, False), ({"stage": 2}, False, False)):
+        file = {"zero_optimization": section, "bf16": {"enabled": True}, "zero_force_ds_cpu_optimizer": stated}
+        assert any(note.startswith(said) for note in read(file, cluster=gpus).notes) == is_said
 
 
 def test_trainers_arguments_give_ddp_with_its_options() -> None:
@@ -101,6 +135,41 @@ def test_trainers_arguments_give_ddp_with_its_options() -> None:
     ddp = DdpConfig(bucket_cap_mb=50)
     assert config == TrialConfig(strategy=ddp, micro_batch=8, activation_checkpointing="full")
     assert any("baseline.colour" in note for note in notes) and not any("logging_steps" in note for note in notes)
+
+
+@pytest.mark.parametrize("sharding", [{}, {"fsdp": True}], ids=["ddp", "fsdp2"])
+def test_the_trainer_reduces_each_micro_batch_where_it_is_told_to(sharding: dict[str, Any]) -> None:
+    kwargs = {"gradient_accumulation_kwargs": {"sync_each_batch": True}, "split_batches": False}
+    inputs = TRAINER | sharding | {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2}
+    config, notes = read(inputs | {"accelerator_config": kwargs})
+    assert config is not None and config.strategy.sync_policy == "every"
+    assert "baseline.accelerator_config.split_batches is not applied" in notes
+    assert not any("sync_each_batch" in note or note == "baseline.accelerator_config is not applied" for note in notes)
+    assert strategy(inputs).sync_policy == "last"
+
+
+def test_the_trainer_checkpoints_every_nth_block_where_it_is_told_to() -> None:
+    inputs = TRAINER | {"activation_checkpointing": True, "activation_checkpointing_kwargs": {"every_n_layers": 3}}
+    config, notes = read(inputs)
+    assert config is not None and (config.activation_checkpointing, config.checkpoint_every) == ("full", 3)
+    assert "the Trainer checkpoints blocks 1, 4, …; measured with blocks 3, 6, …" in notes
+    with pytest.raises(ValueError, match=r"activation_checkpointing_kwargs.every_n_layers \(0\) must be at least 1"):
+        read(inputs | {"activation_checkpointing_kwargs": {"every_n_layers": 0}})
+
+
+@pytest.mark.parametrize("key", ["packing", "completion_only_loss", "use_peft"])
+def test_a_file_of_trl_checkpoints_unless_it_says_otherwise(key: str) -> None:
+    """TRL's SFTConfig has another default than TrainingArguments."""
+    said = "baseline.gradient_checkpointing is absent, which means true in TRL; measured with full checkpointing"
+    config, notes = read(TRAINER | {key: False})
+    assert config is not None and config.activation_checkpointing == "full" and said in notes
+    for own in ({"gradient_checkpointing": False}, {"activation_checkpointing": False}):
+        stated, notes = read(TRAINER | {key: False, **own})
+        assert stated is not None and stated.activation_checkpointing == "none" and said not in notes
+    plain = read(TRAINER)
+    assert plain.config is not None and plain.config.activation_checkpointing == "none"
+    of_fsdp = read(TRAINER | {key: False, "fsdp": True, "fsdp_config": {"activation_checkpointing": False}}).config
+    assert of_fsdp is not None and of_fsdp.activation_checkpointing == "none"
 
 
 @pytest.mark.parametrize(
@@ -181,6 +250,8 @@ def test_the_trainers_deepspeed_is_read_as_deepspeed_reads_it() -> None:
         (TRAINER | {"learning_rate": 1e-5}, "learning_rate (1e-05)", "optimizer.lr is 0.0003"),
         (TRAINER | {"max_grad_norm": 0.5}, "max_grad_norm (0.5)", "max_grad_norm is 1.0"),
         (TRAINER | {"optim": "adafactor"}, "optim ('adafactor')", "AdamW"),
+        (TRAINER | {"optim": "adamw_torch_8bit"}, "optim ('adamw_torch_8bit')", "AdamW"),
+        (TRAINER | {"optim": "adamw_torch_4bit"}, "optim ('adamw_torch_4bit')", "AdamW"),
         (TRAINER | {"label_smoothing_factor": 0.1}, "label_smoothing_factor (0.1)", "cross entropy"),
         ({"strategy": {"kind": "zero", "stage": 3}, "activation_checkpointing": "selective"}, "selective", "'full' or 'none'"),
     ],

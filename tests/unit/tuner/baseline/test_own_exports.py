@@ -45,6 +45,22 @@ def test_training_arguments_under_zero_are_read_as_the_configuration_that_was_ex
         assert implied[0].name == precision
 
 
+@pytest.mark.parametrize("strategy", [DdpConfig(), ZeroConfig(stage=2)], ids=["ddp", "zero"])
+def test_every_nth_block_is_exported_to_the_trainer_and_read_back(strategy: Strategy) -> None:
+    """FSDP's own checkpointing counts no blocks, so it is lost there."""
+    config = TrialConfig(strategy=strategy, micro_batch=4, activation_checkpointing="full", checkpoint_every=3)
+    study = study_of("llama-tiny", "bf16-mixed", EIGHT, global_batch=32)
+    answer = export(study, contender_of(config), "training-arguments")
+    document = json.loads(answer.files["training_arguments.json"])
+    assert document["activation_checkpointing_kwargs"] == {"use_reentrant": False, "every_n_layers": 3}
+    assert answer.lossy_config is None and any(line.startswith("checkpoint_every: blocks 3") for line in answer.lossy)
+    assert resolve_with_notes(document, study.spec.workload, EIGHT).config == config
+    sharded = config.model_copy(update={"strategy": Fsdp2Config(dp_shard=8)})
+    lost = export(study, contender_of(sharded), "training-arguments")
+    assert "every_n_layers" not in "".join(lost.files.values())
+    assert "checkpoint_every: 3 was measured; Trainer has 1" in lost.lossy
+
+
 @pytest.mark.parametrize(
     "baseline",
     [

@@ -1,5 +1,7 @@
 """Comments of `accelerate.yaml` describe one way to train the measured configuration, and a line that starts it."""
 
+import re
+
 import pytest
 
 from shardtune.api_schemas.machines.hardware import Cluster
@@ -27,6 +29,12 @@ def test_accumulation_is_told_once_and_reduces_as_often_as_was_measured(kind) ->
     assert f"Accelerator(gradient_accumulation_plugin={plugin}), with accelerator.accumulate(model)" in every
     last = written(TrialConfig(strategy=kind(grad_sync="last")))["accelerate.yaml"]
     assert "Accelerator(gradient_accumulation_steps=4), with accelerator.accumulate(model)" in last
+
+
+def test_ddp_s_buffers_stay_on_their_ranks_as_measured() -> None:
+    """Accelerate's default broadcasts them before each forward."""
+    comments = written(TrialConfig(strategy=DdpConfig()))["accelerate.yaml"]
+    assert re.search(r"DistributedDataParallelKwargs\(.*broadcast_buffers=False\)", comments)
 
 
 def test_only_files_that_are_there_start_it() -> None:

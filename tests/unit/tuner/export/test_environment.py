@@ -99,6 +99,28 @@ def test_deepspeeds_launcher_takes_it_to_other_nodes() -> None:
     assert ".deepspeed_env" not in files(study(), contender_of(zero))
 
 
+def test_accelerate_starts_each_node_of_deepspeed_by_itself() -> None:
+    """Its default would reach the other nodes by pdsh, from each node on which launch.sh runs."""
+    zero = contender_of(TrialConfig(strategy=ZeroConfig(stage=2)))
+    several = files(study(cluster=CPU.model_copy(update={"nodes": 2}), global_batch=16), zero)
+    assert "  deepspeed_multinode_launcher: standard\n" in several["accelerate.yaml"]
+    assert "multinode" not in files(study(), zero)["accelerate.yaml"]
+
+
+@pytest.mark.parametrize("form", ["trl", "torchtitan", "axolotl", "llama-factory", "ms-swift"])
+def test_a_header_s_command_makes_several_nodes_meet(form: ExportFormat) -> None:
+    """Without it each node would train by itself, with its own part of the global batch."""
+    nodes = CPU.model_copy(update={"nodes": 2})
+    ddp = contender_of(TrialConfig(strategy=DdpConfig()))
+    rendezvous = "--nnodes 2 --rdzv_id shardtune --rdzv_backend c10d --rdzv_endpoint FIRST_HOST:29500"
+    if form in ("llama-factory", "ms-swift"):
+        rendezvous = "NPROC_PER_NODE=2 NNODES=2 NODE_RANK=N MASTER_ADDR=FIRST_HOST MASTER_PORT=29500 "
+    several = export(study(cluster=nodes, global_batch=16), ddp, form).files
+    headers = [text for name, text in several.items() if name.endswith((".py", ".yaml"))]
+    assert headers and all(rendezvous in text and "each of the 2 nodes; FIRST_HOST is" in text for text in headers)
+    assert not any("FIRST_HOST" in text for text in export(study(), ddp, form).files.values())
+
+
 def test_what_a_worker_says_is_told_and_never_run() -> None:
     hostile = (
         "LD_PRELOAD=/tmp/evil.so",

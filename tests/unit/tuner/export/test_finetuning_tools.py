@@ -156,6 +156,24 @@ def test_what_a_tool_cannot_say_is_listed_in_the_file_and_kept_as_a_configuratio
     )
 
 
+@pytest.mark.parametrize(("form", "counts"), [("trl", True), ("ms-swift", True), ("axolotl", False)])
+def test_metrics_that_a_tool_computes_in_each_micro_batch_are_listed(form: ExportFormat, counts: bool) -> None:
+    """They wait for the GPU, and neither TRL 1.16 nor ms-swift 4.6 has a switch for them."""
+    assert any(line.startswith("metrics:") for line in exported(form).lossy) == counts
+
+
+def test_trl_says_where_it_forces_reentrant_checkpointing() -> None:
+    """For PEFT beside ZeRO-3 (TRL 1.16), whatever the file says."""
+    note = "activation_checkpointing: no reentrant autograd was measured"
+    assert any(line.startswith(note) for line in exported("trl", ZERO, study(adapter=LORA)).lossy)
+    for config, adapter in (
+        (ZERO, None),
+        (FSDP2, LORA),
+        (ZERO.model_copy(update={"activation_checkpointing": "none"}), LORA),
+    ):
+        assert not any(line.startswith(note) for line in exported("trl", config, study(adapter=adapter)).lossy)
+
+
 def test_static_graph_is_lost_in_axolotl_alone() -> None:
     lost = {form: any(line.startswith("static_graph") for line in exported(form).lossy) for form in FORMS}
     assert lost == {"axolotl": True, "llama-factory": False, "ms-swift": False}

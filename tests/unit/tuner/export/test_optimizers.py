@@ -1,11 +1,11 @@
-"""What exported files say about an optimizer other than AdamW."""
+"""What exported files say about the optimizer."""
 
 import re
 from typing import Any
 
 import pytest
 
-from shardtune.api_schemas.strategies import DdpConfig, Fsdp1Config, Fsdp2Config, TrialConfig, ZeroConfig
+from shardtune.api_schemas.strategies import DdpConfig, Fsdp1Config, Fsdp2Config, Offload, TrialConfig, ZeroConfig
 from shardtune.api_schemas.training.optimizers import AdamW8bit, AdamWBf16
 from shardtune.tuner.export import accelerate, lightning, snippet, torchtitan
 from shardtune.tuner.export.source import ExportSource
@@ -68,6 +68,19 @@ def test_a_program_that_leaves_the_optimizer_to_its_user_says_so() -> None:
     note = "optimizer: make Muon in"
     assert any(line.startswith(note) for line in lightning.render(source(DdpConfig())).lossy)
     assert note in accelerate.document(source(DdpConfig()))
+
+
+def test_adamw_too_is_said_with_its_numbers_and_its_fused_kernel() -> None:
+    """torch's defaults are others (betas, weight decay), and its AdamW is not fused unless it is told to."""
+    zero = ZeroConfig(stage=2, offload_optimizer=Offload())
+    whole, offloaded = (ExportSource.of(study_of(), contender_of(TrialConfig(strategy=s))) for s in (DdpConfig(), zero))
+    numbers = "lr=0.0003, betas=(0.9, 0.95), eps=1e-08, weight_decay=0.1"
+    call = f"optimizer: make torch.optim.AdamW(…, {numbers}, fused=True) in"
+    assert f"{call} your module" in lightning.render(whole).lossy
+    # Accelerate makes DeepSpeed's optimizer of torch's, and only of torch's one that decays apart.
+    assert all(f"{call} your script" in accelerate.document(item) for item in (whole, offloaded))
+    host = f"optimizer: make deepspeed.ops.adam.DeepSpeedCPUAdam(…, {numbers}, adamw_mode=True) in your module"
+    assert host in lightning.render(offloaded).lossy
 
 
 @pytest.mark.parametrize(

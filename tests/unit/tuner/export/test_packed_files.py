@@ -49,6 +49,13 @@ def test_tools_pack_without_letting_samples_see_each_other() -> None:
     assert tuned["sequence_len"] == packed.workload.sequence_length
 
 
+def test_llama_factory_is_told_flash_attention_by_its_own_name() -> None:
+    """`auto` would leave transformers' default, sdpa (0.9.5)."""
+    flash = llama_factory.render(source(attention="flash_attention_2"))
+    assert yaml.safe_load(flash.files[llama_factory.CONFIG])["flash_attn"] == "fa2"
+    assert not any(line.startswith("attention:") for line in flash.lossy)
+
+
 def test_swift_packs_with_flash_attention_and_says_so() -> None:
     rendered = ms_swift.render(source())
     text = "".join(rendered.files.values())

@@ -1,11 +1,16 @@
-"""Nested fields of TrainingArguments that change how a step runs (transformers 5.23): checkpointing, and Accelerate's own
-section."""
+"""Fields of TrainingArguments that change how a step runs (transformers 5.23): nested ones for checkpointing, Accelerate's
+own section, and TRL's default for checkpointing, which is not the Trainer's (TRL 1.16)."""
 
+from shardtune.tuner.baseline import fsdp
 from shardtune.tuner.baseline import precision as precisions
 from shardtune.tuner.baseline.section import Section
 
 _CHECKPOINT_OPTIONS = frozenset(["use_reentrant", "preserve_rng_state", "determinism_check", "debug", "early_stop"])
 """Options of `torch.utils.checkpoint`, none of which changes what is trained."""
+_TRL_KEYS = frozenset(["packing", "packing_strategy", "eval_packing", "completion_only_loss", "assistant_only_loss"])
+_TRL_KEYS |= {"activation_offloading", "use_peft"}
+"""Keys by which a file of TRL's SFTConfig or ModelConfig is told from one of TrainingArguments: any one is enough."""
+_CHECKPOINTING = frozenset(["activation_checkpointing", "gradient_checkpointing"])
 
 
 def reduces_each_batch(top: Section, notes: list[str]) -> bool:
@@ -35,3 +40,16 @@ def checkpointing(top: Section, notes: list[str]) -> dict[str, object]:
     if every > 1:
         notes.append(f"the Trainer checkpoints blocks 1, {every + 1}, …; measured with blocks {every}, {2 * every}, …")
     return {"activation_offload": offloads, "checkpoint_every": every}
+
+
+def with_trl_default(top: Section, notes: list[str]) -> Section:
+    """Copy of a TRL file in which blocks are checkpointed, if the file says nothing of that: TRL checkpoints unless it is
+    told not to. A file without a key of TRL's own is returned as it is, because it may be for transformers' Trainer."""
+    values = top.values()
+    section = values.get("fsdp_config")
+    by_fsdp = isinstance(section, dict) and "activation_checkpointing" in fsdp.without_prefix(section)
+    if by_fsdp or _CHECKPOINTING & values.keys() or not _TRL_KEYS & values.keys():
+        return top
+    name = "gradient_checkpointing"
+    notes.append(f"{top.name(name)} is absent, which means true in TRL; measured with full checkpointing")
+    return top.with_values(values | {name: True})

@@ -16,7 +16,6 @@ from shardtune.tuner.baseline import (
     fsdp,
     trainer_sections,
     trl_adapter,
-    trl_checkpointing,
     trl_packing,
 )
 from shardtune.tuner.baseline import precision as precisions
@@ -112,7 +111,7 @@ def read(top: Section, workload: Workload, cluster: Cluster, notes: list[str]) -
         ValueError: a contradiction with the workload or the cluster.
     """
     _check_names(top)
-    top = trl_checkpointing.with_default(top, notes)
+    top = trainer_sections.with_trl_default(top, notes)
     trl_packing.check(top, workload, notes)
     trl_adapter.check(top, workload, notes)
     precision = workload.precision

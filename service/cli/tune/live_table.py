@@ -12,7 +12,7 @@ from shardtune.api_schemas.studies.study import Study
 from shardtune.api_schemas.studies.study_state import StudyPhase
 from shardtune.api_schemas.trials.trial import Rejection, Trial, TrialState
 from shardtune.service.wording import disambiguate, study_words
-from shardtune.service.wording.progress import activity_words, busy_search, time_left
+from shardtune.service.wording.progress import activity_words, time_left
 
 _STYLES = {
     TrialState.COMPLETE: "green",
@@ -91,7 +91,7 @@ def _footer(study: Study, trials: Sequence[Trial], rejections: Sequence[Rejectio
     lines = [f"now   {activity_words.activity(study, trials)}"]
     if study.reason is not None and study.state.is_open:
         lines.append(f"why   {study.reason}")
-    if (advice := busy_search.describe_busy_search(study, trials)) is not None:
+    if (advice := activity_words.describe_busy_search(study, trials)) is not None:
         lines.append(f"busy  {advice}")
     if rejections:
         lines.append(f"gate  rejected {len(rejections)}, last {study_words.rejection_text(rejections[-1])}")

@@ -6,7 +6,7 @@ from shardtune.api_schemas.studies.study import Study
 from shardtune.api_schemas.studies.study_state import StudyPhase
 from shardtune.api_schemas.trials.trial import Attempt, AttemptEnd, Rejection, Run, Trial, TrialState
 from shardtune.service.wording import disambiguate, study_words
-from shardtune.service.wording.progress import activity_words, busy_search, time_left
+from shardtune.service.wording.progress import activity_words, time_left
 
 _MOST_REJECTIONS = 3
 
@@ -60,7 +60,7 @@ class LineView:
             self._phase = study.phase
             if study.phase is not StudyPhase.SEARCH:
                 self._write(activity_words.activity(study, trials))
-            if (advice := busy_search.describe_busy_search(study, trials)) is not None:
+            if (advice := activity_words.describe_busy_search(study, trials)) is not None:
                 self._write(advice)
         self._print_disturbed(trials)
         self._print_waits(trials)

@@ -10,6 +10,9 @@ from shardtune.api_schemas.trials.trial import Run, RunPurpose, Trial, TrialStat
 from shardtune.service.wording.study_words import duration
 from shardtune.tuner.verdict import final_comparison
 
+_FEWEST_BUSY = 3
+"""Minimum number of search runs, all disturbed, that show a load that stays."""
+
 
 def activity(study: Study, trials: Sequence[Trial]) -> str:
     """Describe the current activity of a study, such as search or final comparison."""
@@ -108,6 +111,26 @@ def runs_of_comparison(study: Study, trials: Sequence[Trial], purpose: RunPurpos
 def runs_of(trials: Sequence[Trial], purpose: str, state: TrialState) -> list[tuple[Trial, Run]]:
     """Return the runs of a study with a given purpose and state, with their trials."""
     return [(trial, run) for trial in trials for run in trial.runs if run.purpose == purpose and run.state is state]
+
+
+def describe_busy_search(study: Study, trials: Sequence[Trial]) -> str | None:
+    """Describe how to get a verdict although other programs disturbed each search run. None if fewer runs or not all of
+    them were disturbed, before the final comparison, and once one of its runs was undisturbed."""
+    if study.phase is not StudyPhase.FINAL_COMPARISON:
+        return None
+    searched = runs_of(trials, RunPurpose.SEARCH, TrialState.COMPLETE)
+    measured = [run.measurement for _, run in searched if run.measurement is not None]
+    compared = [run.measurement for _, run in validation_runs(study, trials) if run.measurement]
+    if len(measured) < _FEWEST_BUSY or any(run.disturbed is None for run in (*measured, *compared)):
+        return None
+    seen = (measured + compared)[-1].conditions
+    named = program_names(seen.foreign_programs) if seen is not None else ""
+    programs = f"other programs ({named})" if named else "other programs"
+    # The remedy first: the table of a narrow terminal cuts the end of a line.
+    return (
+        f"end {programs} now, or begin again with --wait-for-quiet: they disturbed all {len(measured)} search runs, and only "
+        "undisturbed runs can confirm an answer"
+    )
 
 
 def describe_step(progress: Progress | None) -> str:

@@ -25,6 +25,8 @@ shift
 cat >>"$SHOWN"
 """
 """Shows what ranks could read of it, runs the worker, and shows what the worker left in the standard input."""
+GETENT = "#!/bin/bash\n"
+"""Knows each host's address at once, so that a pod need not wait for the first pod's."""
 WORKER = '#!/bin/bash\ncat <&"$SHARDTUNE_API_KEY_FD" >"$GOT"\n'
 """Reads its key as the worker does, to its end."""
 
@@ -32,7 +34,7 @@ WORKER = '#!/bin/bash\ncat <&"$SHARDTUNE_API_KEY_FD" >"$GOT"\n'
 @pytest.fixture
 def programs(tmp_path: Path) -> dict[str, str]:
     """Environment of a pod with those programs; what they tell is in the folder."""
-    for name, text in (("ray", RAY), ("python", WORKER)):
+    for name, text in (("ray", RAY), ("python", WORKER), ("getent", GETENT)):
         (tmp_path / name).write_text(text)
         (tmp_path / name).chmod(0o700)
     return {

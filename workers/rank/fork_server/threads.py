@@ -1,5 +1,6 @@
 """Threads that imports have started in the fork server, which a forked rank would lack."""
 
+import os
 import threading
 import time
 from pathlib import Path
@@ -34,8 +35,8 @@ def that_forbid_forking() -> list[str]:
 
 
 def _others() -> list[Path]:
-    main = str(threading.main_thread().native_id)
-    return [task for task in Path("/proc/self/task").iterdir() if task.name != main]
+    # The main thread's number is the process's. Python 3.11 keeps the parent's `native_id` in a forked child.
+    return [task for task in Path("/proc/self/task").iterdir() if task.name != str(os.getpid())]
 
 
 def _switches() -> dict[Path, str]:

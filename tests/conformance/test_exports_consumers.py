@@ -299,6 +299,7 @@ def test_trl_has_the_arguments_of_the_trainer_and_says_what_it_does_besides(conf
     assert {line.partition(":")[0] for line in set(trl.lossy) - set(trainer.lossy)} == {
         "data",
         "loss",
+        "metrics",
         "adapters",
         "model",
     }

@@ -162,7 +162,7 @@ def test_ranks_without_a_host_hold_their_deadline_themselves(tmp_path: Path) -> 
     assert rank.exitcode == -signal.SIGKILL
 
 
-@pytest.mark.parametrize("endless", ["-v", "-c"], ids=["version", "compile"])
+@pytest.mark.parametrize("endless", ["-dumpfullversion", "-c"], ids=["version", "compile"])
 def test_the_builder_takes_its_compilers_along_when_its_parent_is_killed(endless: str, tmp_path: Path) -> None:
     # A compiler that never ends: as a child of the builder, or of ninja in a process group of its own. The cache is new.
     compiler = tmp_path / "g++"

@@ -32,8 +32,8 @@ class Budget(Schema):
     the speeds cannot be told apart after that many, the verdict is `undecided`. More pairs detect smaller gains."""
     repeat_disturbed: float = Field(default=0.5, ge=0, le=3)
     """Limit on repeats of disturbed runs (other programs used the machine), as a fraction of the study's completed
-    runs; four repeats beyond it are always allowed. After four disturbed runs in a row on one machine, nothing is
-    repeated there until a run was undisturbed. 0 means that no run is repeated. Disturbed runs that are not
+    runs; four repeats beyond it are always allowed. After four disturbed runs in a row on one machine, only runs
+    that ended early are repeated there until a run was undisturbed. 0 means that no run is repeated. Disturbed runs that are not
     repeated count, and may make the verdict `too_busy`."""
     prune: bool = True
     """Whether to end a search trial during its warm-up once it is certainly more than 10 % slower than the fastest so

@@ -66,6 +66,10 @@ class TrialOrigin(StrEnum):
     SAMPLER = "sampler"
 
 
+SEED_ORIGINS = (TrialOrigin.BASELINE, TrialOrigin.DEFAULT)
+"""Origins of the trials with which a study begins, before its search chooses any."""
+
+
 class TrialReason(Schema):
     """Reason why the guided sampler chose the configuration of a trial: what it expected of the configuration at that
     time."""

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session, joinedload
 from shardtune.api_schemas.machines.fingerprints import Freshness
 from shardtune.api_schemas.recommendations.best import RecommendationState
 from shardtune.api_schemas.studies.study_state import StudyState
-from shardtune.api_schemas.trials.trial import AttemptEnd, RunPurpose, TrialOrigin, TrialState
+from shardtune.api_schemas.trials.trial import SEED_ORIGINS, AttemptEnd, RunPurpose, TrialState
 from shardtune.db.listing import Page, cut_to_page, page_with_total
 from shardtune.db.tables.best import RecommendationRow, TuningTargetRow
 from shardtune.db.tables.studies import StudyRow
@@ -136,7 +136,7 @@ def run_costs(
     spent = AttemptRow.gpu_seconds
     runs = func.count(RunRow.id.distinct())
     is_last = AttemptRow.attempt == RunRow.attempt
-    is_chosen = TrialRow.origin.not_in([TrialOrigin.BASELINE, TrialOrigin.DEFAULT])
+    is_chosen = TrialRow.origin.not_in(SEED_ORIGINS)
     figures = (
         runs,
         func.min(case((is_last, spent))),

@@ -152,19 +152,23 @@ def ranking_state(
     challenger = _screen(field, baseline, blocks)
     if isinstance(challenger, NextRun):
         return RankingState(baseline, None, (), challenger, lost_blocks=blocks.lost_blocks)
-    is_decided = partial(_is_decided, decide, most_pairs=most_pairs, fewest_pairs=field.fewest_pairs)
-    return _run_pairs(baseline, challenger, blocks, most_pairs, is_decided, field.fewest_pairs, may_end_early)
+    is_over = partial(_is_over, decide, most_pairs=most_pairs, fewest_pairs=field.fewest_pairs)
+    return _run_pairs(baseline, challenger, blocks, most_pairs, is_over, may_end_early)
 
 
-def _is_decided(decide: Decide, pairs: Sequence[Pair], uneven: int, *, most_pairs: int, fewest_pairs: int) -> bool:
-    """Whether the pairs decide, by a test. `uneven`: number of pairs that were left out. Where pairs were added to a
-    comparison without a verdict, `fewest_pairs` run in all, unless fewer have one."""
+def _is_over(decide: Decide, pairs: Sequence[Pair], uneven: int, *, most_pairs: int, fewest_pairs: int) -> bool:
+    """Whether the pairs decide, by a test, or too many were uneven. `uneven`: number of pairs that were left out. Where
+    pairs were added to a comparison without a verdict, `fewest_pairs` run in all, unless fewer have one."""
+    is_added = len(pairs) + uneven < fewest_pairs
+    # The uneven pairs that ended a comparison exceed half of an odd limit: a single added pair would not run.
+    if not too_busy.may_go_on(uneven, most_pairs + is_added):
+        return True
     ratios = [pair.log_ratio for pair in pairs]
     if decide(ratios, most_pairs) == "open":
         return False
     # Disturbed pairs may end the test, but confirm nothing: an added pair may be the undisturbed one.
     has_verdict = undecided.verdict(pairs, paired_test.speedup(ratios)) is not Verdict.UNDECIDED
-    return has_verdict or len(pairs) + uneven >= fewest_pairs
+    return has_verdict or not is_added
 
 
 def _run_pairs(
@@ -172,8 +176,7 @@ def _run_pairs(
     challenger: int,
     blocks: ComparisonBlocks,
     most_pairs: int,
-    is_decided: Callable[[Sequence[Pair], int], bool],
-    fewest_pairs: int,
+    is_over: Callable[[Sequence[Pair], int], bool],
     may_end_early: bool,
 ) -> RankingState:
     if blocks.is_far_behind(challenger, baseline):
@@ -184,13 +187,7 @@ def _run_pairs(
     last = blocks.block + most_pairs
     missing_run: NextRun | None = None
     is_far_behind = is_settled_early = False
-    while blocks.block < last and not is_far_behind:
-        # The uneven pairs that ended a comparison exceed half of an odd limit: a single added pair would not run.
-        is_added = len(pairs) + len(uneven_pairs) < fewest_pairs
-        if not too_busy.may_go_on(len(uneven_pairs), most_pairs + is_added):
-            break
-        if is_decided(pairs, len(uneven_pairs)):
-            break
+    while blocks.block < last and not is_far_behind and not is_over(pairs, len(uneven_pairs)):
         is_settled_early = may_end_early and quiet_test.decide(pairs, len(uneven_pairs)) != "open"
         if is_settled_early:
             break

@@ -7,7 +7,7 @@ from statistics import fmean
 from shardtune.api_schemas.studies.budget import FEWEST_PAIRS
 from shardtune.api_schemas.studies.study import Study
 from shardtune.api_schemas.studies.study_state import StudyPhase
-from shardtune.api_schemas.trials.trial import AttemptEnd, RunPurpose, Trial, TrialOrigin, TrialState
+from shardtune.api_schemas.trials.trial import SEED_ORIGINS, AttemptEnd, RunPurpose, Trial, TrialState
 from shardtune.service.wording import study_words
 from shardtune.service.wording.progress import activity_words
 from shardtune.tuner.search.seeds import MAX_SEEDS
@@ -21,7 +21,6 @@ _ENOUGH = 4
 """Minimum number of validation runs whose measured times are used to estimate the remaining time."""
 _SPARED_RUNS = 2 * (FEWEST_PAIRS - quiet_test.FEWEST_PAIRS)
 """Number of validation runs that a quiet machine may spare, as fewer pairs decide there."""
-_SEED_ORIGINS = (TrialOrigin.BASELINE, TrialOrigin.DEFAULT)
 
 
 @dataclass(frozen=True)
@@ -59,7 +58,7 @@ def count_runs(study: Study, trials: Sequence[Trial]) -> RunCounts:
         if run.attempts and run.attempts[-1].gpu_seconds
     ]
     search_seconds = [seconds for _, _, seconds in timed]
-    chosen_seconds = [seconds for trial, _, seconds in timed if trial.origin not in _SEED_ORIGINS]
+    chosen_seconds = [seconds for trial, _, seconds in timed if trial.origin not in SEED_ORIGINS]
     disturbed_attempts = [sum(attempt.end is AttemptEnd.DISTURBED for attempt in run.attempts) for _, run, _ in timed]
     # Disturbed attempts count: a machine that disturbed runs so far will disturb the next ones, too.
     run_seconds = [sum(attempt.gpu_seconds or 0 for attempt in run.attempts) / world for _, run in validation]

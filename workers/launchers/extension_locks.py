@@ -6,16 +6,16 @@ extensions in users' own scripts (`deepspeed_shm_comm` at the start of any ZeRO 
 """
 
 import contextlib
-import ctypes
 import os
 import stat
 import time
 from collections.abc import Iterable, Mapping, Set
 from pathlib import Path
 
-_LOCAL_FILE_SYSTEMS = frozenset({0xEF53, 0x58465342, 0x9123683E, 0x01021994, 0x794C7630, 0xF2F52010, 0x858458F6})
-"""Kinds of file systems that only one host has, by their numbers in linux/magic.h: ext4, XFS, Btrfs, tmpfs, overlayfs, F2FS
-and ramfs."""
+import psutil
+
+_LOCAL_FILE_SYSTEMS = frozenset(["btrfs", "ext2", "ext3", "ext4", "f2fs", "overlay", "ramfs", "tmpfs", "xfs", "zfs"])
+"""Kinds of file systems that only one host has."""
 _LONGEST_BUILD_S = 900.0
 """Age in seconds at which a lock on a file system that other hosts may share counts as left behind. A build takes one to
 three minutes."""
@@ -62,13 +62,11 @@ def _is_of_this_host(lock: Path) -> bool:
     return False
 
 
-def _file_system(folder: Path) -> int:
-    """Number of the kind of a folder's file system (`f_type` of statfs(2)); 0 if it is unknown."""
-    # More than the kernel's structure needs; its first field is the number.
-    status = (ctypes.c_long * 64)()
-    if ctypes.CDLL(None).statfs(os.fsencode(folder), status):
-        return 0
-    return status[0] & 0xFFFFFFFF
+def _file_system(folder: Path) -> str:
+    """Kind of a folder's file system, such as `ext4`; empty if it is unknown."""
+    kinds = {Path(mount.mountpoint): mount.fstype for mount in psutil.disk_partitions(all=True)}
+    folder = folder.resolve()
+    return next((kinds[place] for place in (folder, *folder.parents) if place in kinds), "")
 
 
 def _locks(environment: Mapping[str, str]) -> Iterable[Path]:

@@ -55,7 +55,7 @@ def start_challenge(context: Context, retune: RetuneRow) -> str:
         row = best.current_target(session, retune.project_id, retune.target_key)
         if row is None or row.recommended is None:
             raise Conflict(
-                queue.NOTHING_TO_DECIDE, f"nothing is recommended under {retune.target_key}, so there is no incumbent"
+                "nothing_to_decide", f"nothing is recommended under {retune.target_key}, so there is no incumbent"
             )
         origin = system_studies.search_behind(session, row.recommended)
         # Chosen outside the write transaction: predicting the whole space takes too long to hold a row.

@@ -39,9 +39,6 @@ replica that was handling it has stopped.
 """
 _HOUR_S = 3600.0
 _RETRY_AFTER = timedelta(minutes=5)
-NOTHING_TO_DECIDE = "nothing_to_decide"
-"""Code of the error with which a retune (repeated measurement of a recommendation) does not start because its
-recommendation was withdrawn."""
 MAX_TRIES = 5
 """Maximum number of attempts at the same step of a retune (repeated measurement of a recommendation), or at its
 start, if it keeps failing.
@@ -189,8 +186,8 @@ def begin_challenge(context: Context, retune_id: str, start: Start) -> bool:
     try:
         study_id = start(context, row)
     except ApiError as error:
-        if error.code == NOTHING_TO_DECIDE:
-            # Queued again, it would wait without end, and its schedule with it.
+        if error.code == "nothing_to_decide":
+            # The recommendation was withdrawn. Queued again, the retune would wait without end, and its schedule with it.
             stop_retune(context, retune_id, RetuneOutcome.SKIPPED, error.detail)
             return False
         _requeue(context, retune_id, error.detail)

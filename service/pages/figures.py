@@ -123,4 +123,5 @@ FILTERS = {
     "knob_name": knob_name,
     "run_name": study_words.run_name,
     "duration": study_words.duration,
+    "compilation_details": formatting.compilation_details,
 }

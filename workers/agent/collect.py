@@ -171,6 +171,7 @@ def measurement(
         short_steps=first.short_steps,
         padding=_padding(task),
         skipped_steps=first.skipped_steps,
+        compiled=first.compiled,
         data_wait_fraction=rank_figures.data_wait_fraction(reports, windows),
         startup_s=rank_figures.latest(report.first_forward_s for report in reports),
         teardown_s=None if last_step_s is None else ended.elapsed_s - last_step_s,

@@ -52,6 +52,13 @@ def _measured(run: Measurement) -> Rows:
         rows.append(("loss", f"{run.losses[0]:.4f} to {run.losses[-1]:.4f} over {len(run.losses)} steps"))
     if run.skipped_steps:
         rows.append(("skipped", f"{run.skipped_steps} steps overflowed float16 and were trained again, untimed"))
+    if run.compiled is not None:
+        rows.append(
+            (
+                "compiled",
+                f"{formatting.counted(run.compiled.frames, 'function')}, {formatting.compilation_details(run.compiled)}",
+            )
+        )
     started = f", {run.startup_s:.1f} s before the first step" if run.startup_s is not None else ""
     rows.append(("took", f"{run.elapsed_s:.1f} s{started}"))
     if run.conditions is not None and run.conditions.foreign_cpu_cores is not None:

@@ -171,6 +171,26 @@ def test_the_reason_of_a_failure_does_not_stay_beside_a_later_answer(quick_clien
     assert (after["state"], after["reason"], after["reason_code"]) == ("complete", None, None)
 
 
+@pytest.mark.answered
+def test_an_error_of_the_planner_leaves_the_answer_of_an_extended_study(quick_client, monkeypatch):
+    study_id = answered_study(quick_client)
+    before = read(quick_client, study_id)["result"]
+
+    def broken(*_):
+        raise RuntimeError("broken")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(study_plan, "plan_next_step", broken)
+        extend(quick_client, study_id, add_trials=2).raise_for_status()
+    failed = read(quick_client, study_id)
+    assert (failed["state"], failed["reason_code"]) == ("failed", "internal_error")
+    assert failed["result"] == before and quick_client.get(f"/v1/studies/{study_id}/best").json() == before
+    text = quick_client.get(f"/studies/{study_id}").text
+    assert "Extending it failed, and its earlier answer stays: Confirmed" in text and "RuntimeError: broken" in text
+    extend(quick_client, study_id, add_trials=1).raise_for_status()
+    assert read(quick_client, study_id)["state"] == "running"
+
+
 @pytest.mark.wide_on_postgres
 def test_a_lookup_of_the_target_gets_the_extended_study(client):
     worker = SimulatedWorker(client, behave=quietly).register()

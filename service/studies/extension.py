@@ -207,8 +207,8 @@ def _check_goes_on(row: StudyRow, snapshot: StudySnapshot, budget: Budget, more:
     if not isinstance(next_confirmation(extended, row.final_comparison), NewValidationRun):
         raise Conflict(
             "nothing_to_extend",
-            f"add_pairs ({more.add_pairs}) would run no pair: those that ran decide the verdict of study {row.id}, "
-            f"{row.result.verdict.value}; give add_trials, or clone it",
+            f"add_pairs ({more.add_pairs}) would run no pair: those that ran settle the comparison of study {row.id} "
+            f"(verdict {row.result.verdict.value}); give add_trials, or clone it",
         )
 
 

@@ -123,6 +123,8 @@ def verdict(study: Study, purpose: Purpose) -> tuple[str, str]:
     tone, sentence = _answer(result)
     if study.state.is_open:
         return "busy", f"Being extended; so far: {sentence}"
+    if study.state is StudyState.FAILED:
+        return "warn", f"Extending it failed, and its earlier answer stays: {sentence}"
     return tone, sentence
 
 

@@ -432,3 +432,12 @@ def test_an_end_without_a_result_tells_whose_fault_it_is(
 ) -> None:
     ended = study(trials=trials, rejected=rejected, state=state, reason="no configuration is feasible: why")
     assert job.error_without_result(ended, []).exit_code == code
+
+
+def test_an_extension_that_fails_is_an_error_which_says_that_the_earlier_answer_stays() -> None:
+    failed = study(result=CONFIRMED, trials={"complete": 3}, state=StudyState.FAILED, reason="the search failed")
+    error = job.error_without_result(failed, [])
+    assert (error.exit_code, str(error)) == (
+        4,
+        "extending the study failed: the search failed; its earlier answer stays",
+    )

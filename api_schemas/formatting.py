@@ -1,9 +1,7 @@
-"""Format counts, memory sizes, compilations and validation errors of a request for people."""
+"""Format counts, memory sizes and validation errors of a request for people."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
-
-from shardtune.api_schemas.trials.compiled_frames import CompiledFrames
 
 _SMALL_GIB = 0.1
 
@@ -32,14 +30,6 @@ def memory(gib: float) -> str:
     size, unit = (gib * 1024, "MiB") if abs(gib) < _SMALL_GIB else (gib, "GiB")
     digits = 2 if abs(size) < 10 else 1 if abs(size) < 1000 else 0
     return f"{size:,.{digits}f} {unit}"
-
-
-def compilation_details(compiled: CompiledFrames) -> str:
-    """Say what compilation may have cost a run: `1 of them again; 2 graph breaks`."""
-    again = f"{compiled.recompilations} of them again" if compiled.recompilations else "none again"
-    breaks = counted(compiled.graph_breaks, "graph break") if compiled.graph_breaks else "no graph break"
-    timed = [f"{compiled.while_timed} during the timed steps"] if compiled.while_timed else []
-    return "; ".join((again, breaks, *timed))
 
 
 def field_line(error: Mapping[str, Any]) -> str:

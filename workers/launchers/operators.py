@@ -57,7 +57,10 @@ def build(
     log_path, started_s = work_dir / "operators.log", now_s()
     cache = environment.get("XDG_CACHE_HOME") or "~/.cache"
     folder = environment.get("TORCH_EXTENSIONS_DIR") or f"{cache}/torch_extensions"
-    status = f"building DeepSpeed's CPU Adam for optimizer offload: one to three minutes, once for these libraries, in {folder}"
+    status = (
+        "building DeepSpeed's CPU Adam for optimizer offload: one to three minutes, once for these libraries on this kind of "
+        f"processor, in {folder}"
+    )
     with doing(work_dir, status), log_path.open("wb") as output:
         builder = start_child(command, {**environment, LAUNCH_TAG: launch_tag}, stdout=output, stderr=subprocess.STDOUT)
         try:

@@ -14,7 +14,14 @@ from shardtune.api_schemas.training.models import ModelSummary
 from shardtune.api_schemas.training.native_dtypes import DeviceDtypes, emulation_note
 from shardtune.api_schemas.trials.diagnosis import ProfilerRecording
 from shardtune.api_schemas.trials.failures import Failure, FailureKind
-from shardtune.api_schemas.trials.leases import DerivedTrialTask, ModelSummaryTask, TargetRehearsalTask, Task, TrialTask
+from shardtune.api_schemas.trials.leases import (
+    DerivedTrialTask,
+    ModelSummaryTask,
+    TargetRehearsalTask,
+    Task,
+    TraceTask,
+    TrialTask,
+)
 from shardtune.api_schemas.trials.measurements import Measurement
 from shardtune.api_schemas.trials.progress import Progress
 from shardtune.api_schemas.trials.rehearsals import RehearsalReport
@@ -206,6 +213,11 @@ def _require_fit(task: Task, workplace: Workplace) -> None:
         )
     if workplace.operator_build is not None:
         workplace.operator_build.require_built(task)
+    if isinstance(task, TraceTask) and workplace.nodes > 1:
+        raise ValueError(
+            f"a worker over {workplace.nodes} hosts records no traces, which would lie on the hosts of its ranks; explain the study "
+            "with a worker on one machine (--launcher local)"
+        )
     # The cluster of a rehearsal is that of the target, which no worker has.
     if isinstance(task, ModelSummaryTask | TargetRehearsalTask):
         return

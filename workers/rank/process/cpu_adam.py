@@ -20,7 +20,8 @@ import deepspeed
 import filelock
 import psutil
 import torch
-from deepspeed.git_version_info import installed_ops
+from deepspeed.accelerator import get_accelerator
+from deepspeed.git_version_info import accelerator_name, installed_ops
 from deepspeed.ops.op_builder import CPUAdamBuilder
 from torch.utils.cpp_extension import _get_build_directory, _import_module_from_library
 
@@ -50,7 +51,10 @@ def extension_name() -> str:
 
 
 def is_built() -> bool:
-    """Whether torch's extension cache contains CPU Adam, built for this processor and the installed libraries."""
+    """Whether torch's extension cache contains CPU Adam, built for this processor and the installed libraries, or
+    DeepSpeed was installed with it."""
+    if _is_installed():
+        return True
     try:
         folder = _folder()
         return (folder / f"{extension_name()}.so").exists() and (folder / _MARKER).read_text() == _built_for()
@@ -93,7 +97,7 @@ def load(task: TrialTask | ResumeTask | TraceTask) -> None:
     """Make DeepSpeed use the CPU Adam library that was built before."""
     # DeepSpeed would run torch's build step once more, under a lock file that a rank killed meanwhile leaves behind for
     # ever (torch 2.13): each later trial that offloads would wait for it until its deadline.
-    if uses_cpu_adam(task) and is_built():
+    if uses_cpu_adam(task) and is_built() and not _is_installed():
         CPUAdamBuilder._loaded_ops[_NAME] = _import_module_from_library(  # type: ignore[no-untyped-call]
             extension_name(), str(_folder()), is_python_module=True
         )
@@ -105,6 +109,8 @@ def build() -> None:
     Raises:
         SetupError: there is no compiler, the build failed, or its folder cannot be written.
     """
+    if _is_installed():
+        return
     if shutil.which("g++") is None and shutil.which("c++") is None:
         raise SetupError("offload_optimizer needs a C++ compiler to build DeepSpeed's CPU Adam; install g++")
     try:
@@ -115,8 +121,7 @@ def build() -> None:
             # torch's own lock file outlives a build that was killed, and the next one would wait for ever.
             (folder / "lock").unlink(missing_ok=True)
             builder = CPUAdamBuilder()
-            if not installed_ops.get(_NAME):
-                builder.name = extension_name()
+            builder.name = extension_name()
             builder.load(verbose=False)
             (folder / _MARKER).write_text(_built_for())
     except filelock.Timeout as error:
@@ -134,6 +139,12 @@ def build() -> None:
         raise SetupError(f"DeepSpeed's CPU Adam did not build: {error}") from error
 
 
+def _is_installed() -> bool:
+    """Whether DeepSpeed was installed with its operator (DS_BUILD_CPU_ADAM=1), which it then imports (0.19.8,
+    `OpBuilder.load`)."""
+    return bool(installed_ops.get(_NAME)) and accelerator_name == get_accelerator().device_name()
+
+
 def _folder() -> Path:
     return Path(_get_build_directory(extension_name(), verbose=False))
 
@@ -149,7 +160,10 @@ def _end_with_compilers(*_: object) -> None:
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
-    os.killpg(0, signal.SIGKILL)
+    # Started by hand, it shares the group of its shell or of `make`.
+    if os.getpgrp() == os.getpid():
+        os.killpg(0, signal.SIGKILL)
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def main() -> int:

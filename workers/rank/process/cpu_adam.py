@@ -142,7 +142,7 @@ def build() -> None:
 def _is_installed() -> bool:
     """Whether DeepSpeed was installed with its operator (DS_BUILD_CPU_ADAM=1), which it then imports (0.19.8,
     `OpBuilder.load`)."""
-    return bool(installed_ops.get(_NAME)) and accelerator_name == get_accelerator().device_name()
+    return bool(installed_ops.get(_NAME) and accelerator_name == get_accelerator().device_name())
 
 
 def _folder() -> Path:

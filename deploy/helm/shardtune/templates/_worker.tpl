@@ -8,6 +8,12 @@
 {{- toJson (dict "requests" (default dict .Values.workers.resources.requests) "limits" $limits) -}}
 {{- end -}}
 
+{{- define "shardtune.workerEnv" -}}
+{{- range $name, $value := .Values.workers.env }}
+- {{ toJson (dict "name" $name "value" $value) }}
+{{- end }}
+{{- end -}}
+
 {{- define "shardtune.workerVolumeMounts" -}}
 - {name: work, mountPath: /work}
 - {name: tmp, mountPath: /tmp}
@@ -68,6 +74,7 @@ containers:
       - name: SHARDTUNE_API_KEY
         valueFrom:
           secretKeyRef: {name: {{ include "shardtune.secret" (list . .Values.workers.existingSecret "worker") }}, key: key}
+      {{- include "shardtune.workerEnv" . | nindent 6 }}
     resources: {{ include "shardtune.workerResources" . }}
     {{- include "shardtune.containerSecurity" . | nindent 4 }}
     volumeMounts:
@@ -161,6 +168,7 @@ containers:
       - {name: RAY_USAGE_STATS_ENABLED, value: "0"}
       # Seconds for all pods to pull their image and start; 30 by default.
       - {name: RAY_SYMMETRIC_RUN_CLUSTER_WAIT_TIMEOUT, value: {{ int .Values.workers.ray.startTimeoutSeconds | quote }}}
+      {{- include "shardtune.workerEnv" . | nindent 6 }}
     resources: {{ include "shardtune.workerResources" . }}
     {{- include "shardtune.containerSecurity" . | nindent 4 }}
     volumeMounts:

@@ -56,6 +56,12 @@ def _translate(fields: TrainerFields, _ranks: int) -> None:
     _translate_mesh(fields)
     _translate_fsdp(fields)
     _note_kernels(fields)
+    tiles = [values.pop(name, None) for name in ("tiled_mlp", "tiled_mlp_num_shards", "tiled_mlp_use_original_mlp")]
+    if tiles[0]:
+        fields.notes.append(
+            "baseline.tiled_mlp is not applied: measured with whole MLPs, which keep more activations; trials have slices of "
+            "their own (mlp_slices)"
+        )
 
 
 def _note_kernels(fields: TrainerFields) -> None:

@@ -18,10 +18,10 @@ def test_joining_a_cluster_leaves_the_worker_its_signal(monkeypatch: pytest.Monk
         # As ray.init does: "This method overwrite sigterm handler of the driver process".
         signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(number))
 
-    monkeypatch.setattr(ray_hosts.ray, "init", init)
+    monkeypatch.setattr("ray.init", init)
     for name in ("require_token", "require_answer", "require_closed", "_bundle", "_group"):
         monkeypatch.setattr(ray_hosts, name, lambda *_: {})
-    monkeypatch.setattr(ray_hosts.ray, "get_runtime_context", lambda: type("Context", (), {"gcs_address": ""}))
+    monkeypatch.setattr("ray.get_runtime_context", lambda: type("Context", (), {"gcs_address": ""}))
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         interrupt = Interrupt().install()

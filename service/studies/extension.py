@@ -162,6 +162,8 @@ def _raise_budget(session: Session, row: StudyRow, more: Extension, now: datetim
     elif row.phase is StudyPhase.DONE:
         _add_pairs(row, more)
         _check_goes_on(row, snapshot, budget, more)
+    else:
+        _add_to_running_pairs(row, more)
     wait_s = more.wait_for_quiet_s
     if wait_s is not None:
         wait_s = min(MOST_QUIET_WAIT_S, (row.spec.wait_for_quiet_s or 0.0) + wait_s)
@@ -190,6 +192,13 @@ def _add_pairs(row: StudyRow, more: Extension) -> None:
     if comparison is not None and is_of_result and more.add_pairs is not None:
         earlier = comparison.pairs + comparison.uneven_pairs
         row.final_comparison = replace(row.final_comparison, fewest_pairs=earlier + more.add_pairs)
+
+
+def _add_to_running_pairs(row: StudyRow, more: Extension) -> None:
+    """Let a final comparison to which pairs were added before, and which still runs, run the newly added pairs, too."""
+    if row.final_comparison is not None and row.final_comparison.fewest_pairs and more.add_pairs is not None:
+        fewest_pairs = row.final_comparison.fewest_pairs + more.add_pairs
+        row.final_comparison = replace(row.final_comparison, fewest_pairs=fewest_pairs)
 
 
 def _check_goes_on(row: StudyRow, snapshot: StudySnapshot, budget: Budget, more: Extension) -> None:

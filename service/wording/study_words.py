@@ -198,7 +198,7 @@ def count_disturbed(disturbed: int, search_runs: int) -> str:
     """Format a number of disturbed search runs: `3 of 12 search runs were disturbed`; empty if the number is 0."""
     if not disturbed:
         return ""
-    return f"{disturbed} of {counted(search_runs, 'search run')} {'was' if disturbed == 1 else 'were'} disturbed by other processes"
+    return f"{disturbed} of {counted(search_runs, 'search run')} {'was' if disturbed == 1 else 'were'} disturbed by other programs"
 
 
 def search_run_disturbance(trial: Trial) -> str | None:
@@ -219,7 +219,7 @@ def undecided_text(verdict: OpenVerdict) -> str:
             "whole steps throughout"
         )
     if verdict.disturbed_runs:
-        text += f", and other processes disturbed {verdict.disturbed_runs} of their {2 * verdict.pairs} runs"
+        text += f", and other programs disturbed {verdict.disturbed_runs} of their {2 * verdict.pairs} runs"
     if verdict.disturbed_pairs == verdict.pairs:
         return f"{text}; no pair was undisturbed, and only a quieter machine can decide it"
     if verdict.more_pairs is None:

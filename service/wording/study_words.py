@@ -60,9 +60,10 @@ def rate(value: float | None) -> str:
     return "" if value is None else formatting.rate(value)
 
 
-def memory(value: float | None) -> str:
-    """Format an amount of memory in GiB with the unit; empty if the amount is unknown."""
-    return "" if value is None else formatting.memory(value)
+def memory(value: float | None, *beside: float | None) -> str:
+    """Format an amount of memory in GiB with the unit; empty if the amount is unknown. `beside`: amounts with which a
+    reader compares it, and which have the same unit."""
+    return "" if value is None else formatting.memory(value, *(other for other in beside if other is not None))
 
 
 def peak_memory(trial: Trial) -> float | None:
@@ -111,6 +112,11 @@ def closest_rejections(rejections: Sequence[Rejection]) -> list[str]:
     return [rejection_text(rejection) for rejection in nearest.values()]
 
 
+def trial_memory(trial: Trial) -> str:
+    """Format the peak memory of a trial, in the unit of `prediction_note`; empty if it is unknown."""
+    return memory(peak_memory(trial), None if trial.prediction is None else trial.prediction.memory_gib)
+
+
 def prediction_note(trial: Trial) -> str:
     """Return the predicted speed and memory of a trial in brackets; empty without a prediction."""
     prediction = trial.prediction
@@ -119,7 +125,7 @@ def prediction_note(trial: Trial) -> str:
     speed = (
         f"{rate(prediction.tokens_per_s_per_gpu)} tokens/s/GPU, " if prediction.tokens_per_s_per_gpu is not None else ""
     )
-    return f" (predicted: {speed}{memory(prediction.memory_gib)})"
+    return f" (predicted: {speed}{memory(prediction.memory_gib, peak_memory(trial))})"
 
 
 def sampler_note(trial: Trial) -> str:

@@ -187,7 +187,7 @@ def _trial_line(study: Study, trial: Trial, trials: Sequence[Trial], elapsed_s: 
         is_best = study.best_so_far is not None and study.best_so_far.trial_number == trial.number
         line = (
             f"{name}: {description}: {study_words.rate(trial.tokens_per_s_per_gpu)} tokens/s/GPU, "
-            f"{study_words.memory(study_words.peak_memory(trial))}{study_words.prediction_note(trial)}{study_words.sampler_note(trial)}"
+            f"{study_words.trial_memory(trial)}{study_words.prediction_note(trial)}{study_words.sampler_note(trial)}"
             + (", disturbed by other programs" if study_words.search_run_disturbance(trial) else "")
             + (", best so far" if is_best else "")
         )

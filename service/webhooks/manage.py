@@ -20,8 +20,8 @@ from shardtune.db.tables.webhooks import DeliveryRow, WebhookRow
 from shardtune.service.http.errors import Conflict, NotFound, invalid
 from shardtune.service.http.idempotent_requests import NO_KEY, IdempotencyKey
 from shardtune.service.process.context import Context
-from shardtune.service.webhooks import addresses, secrets
-from shardtune.service.webhooks.send import Message, delivery_rules, send
+from shardtune.service.webhooks import addresses, deliveries, secrets
+from shardtune.service.webhooks.send import TEST, Message, delivery_rules, send
 
 log = logging.getLogger(__name__)
 
@@ -143,10 +143,10 @@ def _test_message(context: Context, webhook_id: str, idempotency: IdempotencyKey
     with idempotency.write(context) as session:
         row = _lock(context, session, webhook_id)
         now = context.now()
-        body = json.dumps({"type": "webhook.test", "timestamp": now.isoformat(), "data": {"webhook_id": row.id}})
-        # A message of its own, never retried: `next_at` None keeps the delivery loop from claiming it.
-        delivery_row = webhooks.add_delivery(session, row, "webhook.test", body, now)
-        delivery_row.tries, delivery_row.next_at = 1, None
+        body = json.dumps({"type": TEST, "timestamp": now.isoformat(), "data": {"webhook_id": row.id}})
+        # Due once this process must have sent it: then the delivery loop ends it as failed, and sends nothing.
+        delivery_row = webhooks.add_delivery(session, row, TEST, body, now)
+        delivery_row.tries, delivery_row.next_at = 1, now + deliveries.CLAIM
         session.flush()
         idempotency.answer(session, _delivery_view(delivery_row))
         return Message(delivery_row.id, row.id, row.project_id, row.url, secrets.valid_versions(row, now), body, 1)
@@ -157,7 +157,7 @@ def _note_test(context: Context, message: Message, status: int | None, error: st
         row = webhooks.delivery(session, message.delivery_id)
         if row is None:
             raise NotFound("unknown_webhook", f"webhook {message.webhook_id} was deleted meanwhile")
-        row.status, row.error, row.finished_at = status, error, context.now()
+        row.status, row.error, row.finished_at, row.next_at = status, error, context.now(), None
         row.state = DeliveryState.FAILED if error else DeliveryState.DELIVERED
         return _delivery_view(row)
 

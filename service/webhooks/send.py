@@ -13,6 +13,8 @@ from shardtune.service.process.public_addresses import AddressRejected, resolve_
 from shardtune.service.process.public_tls import public_tls
 from shardtune.service.webhooks import addresses, secrets
 
+TEST = "webhook.test"
+"""Type of a message that a person asks for to test a webhook; it is sent once."""
 _TIMEOUT_S = 15.0
 _MAX_ANSWER_BYTES = 64 * 1024
 

@@ -7,6 +7,7 @@ import secrets as random_names
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 
+from shardtune.api_schemas.access.keys import DEFAULT_PROJECT
 from shardtune.api_schemas.notifications.events import EventType
 from shardtune.api_schemas.notifications.webhooks import (
     Delivery,
@@ -15,7 +16,7 @@ from shardtune.api_schemas.notifications.webhooks import (
     WebhookSpec,
     WebhookWithSecret,
 )
-from shardtune.db.queries import studies, webhooks
+from shardtune.db.queries import keys, studies, webhooks
 from shardtune.db.tables.webhooks import DeliveryRow, WebhookRow
 from shardtune.service.http.errors import Conflict, NotFound, invalid
 from shardtune.service.http.idempotent_requests import NO_KEY, IdempotencyKey
@@ -43,6 +44,8 @@ def create(context: Context, spec: WebhookSpec, idempotency: IdempotencyKey = NO
         if spec.study_id is not None and (study is None or not context.principal.sees(study.project_id)):
             raise invalid("study_id", spec.study_id, f"study_id ({spec.study_id}) does not exist; GET /v1/studies")
         project_id, limit = context.principal.project_id, context.settings.max_webhooks
+        # The lock makes count and insert one step for two simultaneous requests.
+        keys.lock_project(session, project_id or DEFAULT_PROJECT)
         if webhooks.count(session, project_id) >= limit:
             raise Conflict("too_many_webhooks", f"there are {limit} webhooks of this project already; delete one first")
         row = WebhookRow(

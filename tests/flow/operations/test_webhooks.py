@@ -24,6 +24,7 @@ from shardtune.service.process.context import Context
 from shardtune.service.process.dns_resolver import DnsResolver
 from shardtune.service.settings import Settings
 from shardtune.service.webhooks import deliveries, manage
+from tests.support.service.scenarios import in_threads
 from tests.support.service.simulated_worker import FINGERPRINT, SPEC, SimulatedWorker
 from tests.support.service.webhook_deliveries import deliver
 from tests.support.service.webhook_receivers import Receiver
@@ -142,6 +143,14 @@ def test_a_killed_sender_is_followed_by_another(service, receiver, clock):
     assert deliver(context) == 0
     clock.turn(61)
     assert deliver(context) == 1 and len(receiver.got) == 1
+
+
+def test_many_that_create_at_once_get_no_more_webhooks_than_are_allowed(service, receiver):
+    client, context = service
+    settings = context.settings.model_copy(update={"max_webhooks": 2})
+    client.app.state.context = replace(context, settings=settings)
+    in_threads(lambda _: client.post("/v1/webhooks", json={"url": receiver.url, "events": []}), range(6))
+    assert len(client.get("/v1/webhooks").json()) == 2
 
 
 class _Killed(BaseException):

@@ -215,6 +215,7 @@ def _delivery_view(row: DeliveryRow) -> Delivery:
         status=row.status,
         error=row.error,
         created_at=row.created_at,
-        next_at=row.next_at,
+        # A test has no next try.
+        next_at=None if row.type == TEST else row.next_at,
         finished_at=row.finished_at,
     )

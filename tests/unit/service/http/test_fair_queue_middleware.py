@@ -18,21 +18,24 @@ from shardtune.service.settings import Settings
 def test_a_body_that_no_route_reads_spares_no_request_the_queue(
     method: str, headers: list[tuple[bytes, bytes]], tmp_path: Path
 ) -> None:
-    handled = []
+    handled: list[Scope] = []
 
     async def app(scope: Scope, _receive: Receive, _send: Send) -> None:
         handled.append(scope)
         await asyncio.Event().wait()
 
-    async def never() -> Message:
+    async def receive() -> Message:
         raise AssertionError("nobody reads the body")
+
+    async def send(_message: Message) -> None:
+        raise AssertionError("nobody answers")
 
     async def send_many() -> None:
         context = Context(Database(f"sqlite:///{tmp_path}/none.sqlite3"), Settings())
         service = SimpleNamespace(state=SimpleNamespace(context=context))
         scope = {"type": "http", "method": method, "path": "/v1/studies", "headers": headers, "app": service}
         middleware = FairQueueMiddleware(app)
-        requests = [asyncio.create_task(middleware(dict(scope), never, never)) for _ in range(2 * MAX_REQUESTS)]
+        requests = [asyncio.create_task(middleware(dict(scope), receive, send)) for _ in range(2 * MAX_REQUESTS)]
         for _ in range(10 * MAX_REQUESTS):
             await asyncio.sleep(0)
         for request in requests:

@@ -16,9 +16,10 @@ def rate(value: float | None) -> str:
     return "–" if value is None else formatting.rate(value)
 
 
-def memory(value: float | None) -> str:
-    """Format an amount of memory in GiB with its unit; small sizes are shown in MiB."""
-    return "–" if value is None else formatting.memory(value)
+def memory(value: float | None, *beside: float) -> str:
+    """Format an amount of memory in GiB with its unit; small sizes are shown in MiB. `beside`: amounts with which a
+    reader compares it, and which have the same unit."""
+    return "–" if value is None else formatting.memory(value, *beside)
 
 
 _MEMORY_KINDS = {

@@ -17,7 +17,7 @@ from shardtune.api_schemas.studies.study_request import MOST_QUIET_WAIT_S
 from shardtune.api_schemas.studies.study_result import Verdict
 from shardtune.api_schemas.studies.study_state import StudyPhase, StudyState
 from shardtune.api_schemas.trials.trial import RunPurpose, TrialState
-from shardtune.db.queries import leases, studies
+from shardtune.db.queries import best, leases, studies
 from shardtune.db.tables.studies import StudyRow
 from shardtune.service.access import quotas
 from shardtune.service.http import etags
@@ -68,6 +68,9 @@ def extend(
             if row.state is StudyState.FAILED:
                 # The reason of the failure would stay beside the answer of a study that completes.
                 row.explain(None)
+            # Deleted and restored, it may find that another study was started for its target; only one may be open.
+            if best.is_resolved_by_another(session, row):
+                row.resolve_key = None
             transitions.reopen_study(row)
         log.info("study extended: %s", row.spec.budget, extra={"study": study_id})
         session.flush()

@@ -75,8 +75,8 @@ def test_a_machine_that_is_not_fit_is_said_to_be_on_both_pages(quick_client):
         worker.do(lease)
         if "GPU-1" in (text := page(quick_client, "/workers")):
             break
-    assert "its device is faulty" in text and "other processes kept 1.5 CPU cores busy" in text
-    assert "Other processes kept 1.5 CPU cores busy" in page(quick_client, f"/studies/{study_id}/trials/0")
+    assert "its device is faulty" in text and "other programs kept 1.5 CPU cores busy" in text
+    assert "Other programs kept 1.5 CPU cores busy" in page(quick_client, f"/studies/{study_id}/trials/0")
 
 
 def test_a_trial_says_what_its_run_compiled(quick_client):

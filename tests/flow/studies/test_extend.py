@@ -222,6 +222,20 @@ def test_a_lookup_of_the_target_gets_the_extended_study(client):
     assert client.post("/v1/best:resolve", json=body).json()["best"]["study_id"] == study_id
 
 
+def test_an_extended_study_leaves_its_target_to_the_study_that_was_started_for_it_meanwhile(client):
+    worker = SimulatedWorker(client, behave=quietly).register()
+    body = {"study": SPEC | {"budget": {"max_trials": 1}}}
+    restored = client.post("/v1/best:resolve", json=body).json()["study"]["study_id"]
+    worker.work()
+    client.delete(f"/v1/studies/{restored}").raise_for_status()
+    newer = client.post("/v1/best:resolve", json=body).json()["study"]["study_id"]
+    client.post(f"/v1/studies/{restored}:undelete").raise_for_status()
+    assert extend(client, restored, add_trials=5).raise_for_status().json()["state"] == "running"
+    assert client.post("/v1/best:resolve", json=body).json()["study"]["study_id"] == newer
+    worker.work()
+    assert read(client, restored)["state"] == "complete"
+
+
 @pytest.mark.answered
 def test_what_cannot_go_on_says_why(quick_client, clock):
     study_id = answered_study(quick_client)

@@ -122,6 +122,9 @@ class PlanRequest(Schema):
                 raise ValueError(
                     f"prices.{name} ({price}) must be above 0 and at most 1000000 for a GPU-hour; correct it"
                 )
+            earlier = next(other for other in value if fold_gpu_name(other) == fold_gpu_name(name))
+            if earlier != name:
+                raise ValueError(f"prices.{name} ({price}) is the same kind as {earlier}; give its price once")
         return value
 
     @model_validator(mode="after")
@@ -138,7 +141,7 @@ class PlanRequest(Schema):
                 f"counts ({uneven[0]}) must be a multiple of gpus_per_node ({node}), or no larger; try "
                 f"{uneven[0] // node * node}"
             )
-        unknown = [name for name in self.prices if _fold(name) not in map(_fold, self.gpus)]
+        unknown = [name for name in self.prices if fold_gpu_name(name) not in map(fold_gpu_name, self.gpus)]
         if unknown:
             raise ValueError(f"prices ({unknown[0]}) names no kind of gpus ({', '.join(self.gpus)}); correct the name")
         if self.budget is not None and not self.prices:
@@ -149,10 +152,11 @@ class PlanRequest(Schema):
 
     def price_of(self, gpu: str) -> float | None:
         """Return the price of one hour of a kind of GPU; None if the request states none."""
-        return next((price for name, price in self.prices.items() if _fold(name) == _fold(gpu)), None)
+        return next((price for name, price in self.prices.items() if fold_gpu_name(name) == fold_gpu_name(gpu)), None)
 
 
-def _fold(name: str) -> str:
+def fold_gpu_name(name: str) -> str:
+    """Return the spelling by which names of one kind of GPU are compared: lower case, letters and digits only."""
     return re.sub(r"[^a-z0-9]", "", name.lower())
 
 

@@ -8,6 +8,7 @@ from typing import Literal
 
 from shardtune.api_schemas.base import Band
 from shardtune.api_schemas.formatting import counted
+from shardtune.api_schemas.training.workload import MOST_SAMPLES
 from shardtune.api_schemas.trials.objective import Objective
 from shardtune.api_schemas.trials.plans import DateBand, ImpossibleRow, Plan, PlanRequest, PlanRow
 from shardtune.api_schemas.trials.predictions import PredictionRequest
@@ -88,7 +89,8 @@ def default_batch(shape: ModelShape, tokens: float, sequence: int, most_gpus: in
     """Samples per step for a run of this many tokens: a power of two, and at least one sample for each GPU."""
     flops = shape.model_flops_per_token(1) * tokens
     best = _BATCH_FACTOR * flops**_BATCH_POWER / sequence
-    return int(max(2 ** round(math.log2(max(best, 1.0))), 2 ** math.ceil(math.log2(most_gpus))))
+    samples = max(2 ** round(math.log2(max(best, 1.0))), 2 ** math.ceil(math.log2(most_gpus)))
+    return int(min(samples, 2 ** math.floor(math.log2(MOST_SAMPLES))))
 
 
 def _resolve(request: PlanRequest, name: str, objective: Objective) -> _Kind:

@@ -35,7 +35,10 @@ def read_prices(text: str) -> dict[str, float]:
     for part in text.split(",") if text.strip() else ():
         name, _, value = part.partition("=")
         try:
-            prices[name.strip()] = float(value)
+            price = float(value)
         except ValueError:
             raise ValueError(f"price ({part[:40]!r}) must read like h100=2.10: kind, and price of a GPU-hour") from None
+        if name.strip() in prices:
+            raise ValueError(f"price ({part[:40]!r}) is a second price of {name.strip()[:40]}; give each kind one")
+        prices[name.strip()] = price
     return prices

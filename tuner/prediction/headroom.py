@@ -40,9 +40,8 @@ def largest_sizes(shape: ModelShape, result: Evaluation, host_bytes: float) -> l
     Sizes are tried in rising order, and the first size that does not fit ends the search. `result`: predicted memory of
     all sizes. `host_bytes`: host memory that each rank may fill with offloaded tensors.
     """
-    fits = (result.fits & (result.memory.host <= host_bytes)).reshape(-1, SIZES)[:, 1:]
-    own_fits = result.fits.reshape(-1, SIZES)[:, 0]
-    return [_largest(shape, *row) for row in zip(fits, own_fits, strict=True)]
+    fits = (result.fits & (result.memory.host <= host_bytes)).reshape(-1, SIZES)
+    return [_largest(shape, row[1:], row[0]) for row in fits]
 
 
 def _largest(shape: ModelShape, fits: NDArray[np.bool_], own_fits: np.bool_) -> tuple[int, int]:

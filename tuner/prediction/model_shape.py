@@ -190,6 +190,11 @@ class ModelShape:
         return self.vocab * self.hidden
 
     @property
+    def head_parameters(self) -> int:
+        """Number of elements of the output head, also where it is the token table."""
+        return self.embedding_parameters
+
+    @property
     def outside_parameters(self) -> int:
         """Number of elements outside the blocks: token and position tables, final norm, output head."""
         tables = self.embedding_parameters * (1 if self.tied else 2)

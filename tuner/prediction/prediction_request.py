@@ -61,7 +61,13 @@ class ResolvedRequest:
             return self.request.global_batch
         # Rounded up to whole micro batches, so that every strategy can be compared at this batch.
         passes = accumulation or -(-_SAMPLES_PER_RANK // micro_batch)
-        return self.cluster.world_size * micro_batch * passes
+        ranks = self.cluster.world_size
+        if ranks * micro_batch * passes > MOST_SAMPLES:
+            raise ValueError(
+                f"micro_batch ({micro_batch}) × {ranks} ranks × {passes} micro batches is more than {MOST_SAMPLES} samples a "
+                "step; lower micro_batch or gradient_accumulation, or give global_batch"
+            )
+        return ranks * micro_batch * passes
 
     def batch_of(self, config: TrialConfig) -> int:
         """Number of samples per step for a configuration that is predicted in addition to the search space.
@@ -283,7 +289,10 @@ def _own_shape(request: PredictionRequest) -> ModelShape:
 
 @lru_cache(maxsize=64)
 def _closed_form(config: str, name: str) -> ModelShape:
-    return config_shape.from_config(config_shape.from_text(config), name)
+    fields = config_shape.from_text(config)
+    # Where a worker has counted the parameters, the formulas' widths of blocks with experts still serve.
+    config_shape.check_equal_blocks(fields)
+    return config_shape.from_config(fields, name)
 
 
 def _dtypes_of(request: PredictionRequest, cluster: Cluster) -> DeviceDtypes:

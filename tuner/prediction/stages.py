@@ -68,6 +68,11 @@ class StageShape(ModelShape):
         return self.model.embedding_parameters if self.is_first else 0
 
     @property
+    def head_parameters(self) -> int:
+        """Number of elements of the output head, 0 on pipeline ranks without it."""
+        return self.model.embedding_parameters if self.is_last else 0
+
+    @property
     def outside_parameters(self) -> int:
         """Number of elements on the pipeline rank that are in no block; a tied table is in the first stage and in the
         last."""

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+from shardtune.api_schemas.trials.plans import fold_gpu_name
 from shardtune.service.cli.errors import InputError
 from shardtune.service.cli.read import read_text
 from shardtune.tuner.plans import written_lists
@@ -34,7 +35,9 @@ def read_prices(text: str | None, file: Path | None) -> dict[str, float]:
         if not isinstance(content, dict) or not all(_is_number(value) for value in content.values()):
             raise InputError(f'--prices ({file}) must be a JSON object of numbers, such as {{"h100": 2.1}}')
         prices |= {str(name): float(value) for name, value in content.items()}
-    return prices | (_as_option(lambda: written_lists.read_prices(text)) if text else {})
+    stated = _as_option(lambda: written_lists.read_prices(text)) if text else {}
+    replaced = {fold_gpu_name(name) for name in stated}
+    return {name: price for name, price in prices.items() if fold_gpu_name(name) not in replaced} | stated
 
 
 def _as_option(read: Callable[[], Value]) -> Value:

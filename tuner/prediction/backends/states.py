@@ -80,7 +80,7 @@ def with_cast_copies(states: States, shape: ModelShape, c: Candidates, d: Dtypes
     # Frozen weights are no cached leaves either.
     caches = (c.backend != FSDP1) & (shape.adapter is None)
     at_loss = np.where(~caches, recomputed, cast * float(shape.layers * shape.block_parameters))
-    table = cast * float(shape.embedding_parameters)
+    table = cast * float(shape.head_parameters)
     return replace(
         states,
         gathered_loss=states.gathered_loss + at_loss + table,

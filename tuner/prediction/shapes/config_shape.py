@@ -14,6 +14,10 @@ from shardtune.tuner.prediction.shapes.config_keys import WatchedConfig, similar
 _NO_PLAN = "transformers has no plan of tensor parallelism for its architecture"
 _SPLIT_EXPERTS = "its experts are split as no style of torch does"
 _LLAMA_LIKE = ("llama", "mistral", "qwen2", "qwen3", "mixtral", "qwen3_moe")
+_REMEDY = (
+    "so it has to be built to be counted: `shardtune predict CONFIG --trace` does where torch is installed, and a study's "
+    "worker does by itself; `model_summary` in a request takes what either counted"
+)
 FAMILIES: tuple[str, ...] = (*_LLAMA_LIKE, "gpt2", "gpt_neox", "mpt")
 """Model families (`model_type` values) whose parameters and FLOPs are computed by formula from the config.json."""
 
@@ -31,12 +35,22 @@ def from_config(config: Mapping[str, Any], name: str = "") -> ModelShape:
     """
     kind = config.get("model_type")
     if kind not in FAMILIES:
-        raise NoClosedForm(
-            f"model_type ({kind!r}) has no closed form (only {', '.join(FAMILIES)} have), so it has to be built to be counted: "
-            "`shardtune predict CONFIG --trace` does where torch is installed, and a study's worker does by itself; "
-            "`model_summary` in a request takes what either counted"
-        )
+        raise NoClosedForm(f"model_type ({kind!r}) has no closed form (only {', '.join(FAMILIES)} have), {_REMEDY}")
     return _read_shape(WatchedConfig(config), name)
+
+
+def check_equal_blocks(config: Mapping[str, Any]) -> None:
+    """Reject a mixture of experts some of whose blocks have one MLP instead: the formulas count equal blocks.
+
+    Raises:
+        NoClosedForm: names the field that leaves blocks without experts.
+    """
+    if config.get("model_type") != "qwen3_moe":
+        return
+    dense, every = config.get("mlp_only_layers"), config.get("decoder_sparse_step")
+    if dense or every not in (None, 1):
+        stated = f"mlp_only_layers ({dense!r:.60})" if dense else f"decoder_sparse_step ({every!r:.60})"
+        raise NoClosedForm(f"{stated} leaves blocks without experts, and such a model has no closed form, {_REMEDY}")
 
 
 def unknown_keys(config: Mapping[str, Any]) -> tuple[str, ...]:

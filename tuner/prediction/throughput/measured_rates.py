@@ -75,7 +75,7 @@ def _curves(times: Sequence[CollectiveTime], ranks: int) -> dict[str, Curve]:
 def fallback_network(cluster: Cluster) -> Network:
     """Bandwidths of a network without measurements: the cluster's own figures, otherwise those of gloo or PCIe."""
     if cluster.device == "cpu":
-        return Network(CPU_NETWORK.intra, CPU_NETWORK.inter, cluster.gpus_per_node, CPU_NETWORK.host_link)
+        return replace(CPU_NETWORK, gpus_per_node=cluster.gpus_per_node)
     return Network(
         intra=(cluster.intra_node_gb_per_s or 12.0) * 1e9,
         inter=(cluster.inter_node_gb_per_s or 12.5) * 1e9 / cluster.gpus_per_node,

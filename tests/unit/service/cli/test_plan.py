@@ -123,6 +123,12 @@ def test_prices_and_measurements_are_read_from_files(tmp_path: Path, capsys: pyt
     assert {row["evidence"] for row in rows if row["gpu"] == "h100"} == {"projected"}
     costs = {row["gpu"]: row["cost"]["expected"] / row["gpu_hours"]["expected"] for row in rows}
     assert costs == pytest.approx({"h100": 2, "h200": 4})
+    # The price on the command line, however it spells the kind.
+    plan(*RUN, *files, "--price", "H100=3", "--json")
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert {row["cost"]["expected"] / row["gpu_hours"]["expected"] for row in rows if row["gpu"] == "h100"} == {3}
+    with pytest.raises(InputError, match=r"--price \('h100=3'\) is a second price of h100"):
+        plan(*RUN, "--price", "h100=2,h100=3")
     (tmp_path / "prices.json").write_text("[1]")
     with pytest.raises(InputError, match="must be a JSON object of numbers"):
         plan(*RUN, *files)

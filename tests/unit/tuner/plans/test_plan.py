@@ -8,6 +8,7 @@ import pytest
 
 from shardtune.api_schemas.strategies import Fsdp2Config, TrialConfig
 from shardtune.api_schemas.training.models import preset
+from shardtune.api_schemas.training.workload import MOST_SAMPLES
 from shardtune.api_schemas.trials.objective import Objective
 from shardtune.api_schemas.trials.plans import Goodput, PlanRequest
 from shardtune.tuner.plans import plan as plans
@@ -139,12 +140,22 @@ def test_gpus_that_fail_faster_than_they_recover_never_finish() -> None:
         ({"gpus": []}, "gpus"),
         ({"start": "2027-03-01", "deadline": "2027-02-01"}, r"deadline \(2027-02-01\) must be after the start"),
         ({"budget": 1e5, "prices": {}}, r"budget \(100000\) needs prices"),
+        (
+            {"prices": {"h100": 2.0, "H-100": 3.0}},
+            r"prices.H-100 \(3.0\) is the same kind as h100; give its price once",
+        ),
         ({"counts": list(range(8, 8 * 65, 8)), "gpus": ["h100", "h200", "b200", "a100-80gb"]}, "leave some out"),
     ],
 )
 def test_bad_input_is_refused_with_field_value_and_remedy(values: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         request(**values)
+
+
+def test_the_batch_of_the_longest_run_is_one_that_a_workload_may_have() -> None:
+    shape = from_config(preset("llama-2-70b").config)
+    assert plans.default_batch(shape, 3e11, 4096, 512) < plans.default_batch(shape, 3e13, 4096, 512)
+    assert plans.default_batch(shape, 1e16, 8, 512) == 2**19 <= MOST_SAMPLES
 
 
 def test_a_deadline_in_the_past_and_an_unknown_gpu_are_rejected() -> None:

@@ -35,6 +35,16 @@ def test_a_collective_takes_what_was_measured_for_its_size(size: int, expected: 
     assert ring_seconds(np.array([2.0 * size]), two, two, network) == pytest.approx(2 * expected)
 
 
+def test_between_nodes_that_nobody_measured_cpu_ranks_have_gloo_s_network_measured_within_a_node_or_not() -> None:
+    cluster = cpu(2).model_copy(update={"nodes": 4})
+    size, calls, eight = np.array([float(MIB)]), np.array([1.0]), np.array([8.0])
+    known, guessed = (
+        float(ring_seconds(size, calls, eight, machine(cluster, measured=measured).network)[0])
+        for measured in (MEASURED, None)
+    )
+    assert known == pytest.approx(guessed)
+
+
 def test_each_operation_has_its_own_time_and_a_missing_one_another_s() -> None:
     network = measured_network(MEASURED, cpu(2), fallback_network(cpu(2)))
     size, values, two = np.array([float(MIB)]), np.array([1.0]), np.array([2.0])

@@ -3,8 +3,10 @@
 import pytest
 
 from shardtune.api_schemas.training.model_presets import preset_names
-from shardtune.api_schemas.training.models import preset
-from shardtune.tuner.prediction.shapes.config_shape import from_config, unknown_keys
+from shardtune.api_schemas.training.models import ModelSpec, preset
+from shardtune.api_schemas.trials.predictions import PredictionRequest
+from shardtune.tuner.prediction import prediction_request
+from shardtune.tuner.prediction.shapes.config_shape import NoClosedForm, from_config, unknown_keys
 from shardtune.tuner.prediction.tensors import block_tensors, outside_tensors
 
 SMALL = {
@@ -62,6 +64,19 @@ def test_heads_that_do_not_divide_are_rejected() -> None:
 def test_unknown_family_points_to_the_trace() -> None:
     with pytest.raises(ValueError, match="--trace"):
         from_config({"model_type": "mamba"})
+
+
+@pytest.mark.parametrize(("field", "value"), [("mlp_only_layers", [0]), ("decoder_sparse_step", 2)])
+def test_a_mixture_with_blocks_without_experts_has_to_be_built(field: str, value: object) -> None:
+    mixture = {**OTHERS["qwen3_moe"], "mlp_only_layers": [], "decoder_sparse_step": 1}
+
+    def resolve(**changes: object) -> None:
+        model = ModelSpec.model_validate({"name": "mixture", "config": mixture | changes})
+        prediction_request.resolve(PredictionRequest(model=model, cluster="8xh100"))
+
+    resolve()
+    with pytest.raises(NoClosedForm, match=rf"{field} \(.*--trace"):
+        resolve(**{field: value})
 
 
 def test_a_missing_field_that_is_nearly_there_is_named() -> None:

@@ -126,6 +126,15 @@ def test_own_code_is_ranked_by_its_traced_work() -> None:
     assert any("one traced step" in note for note in table.notes)
 
 
+def test_own_code_that_fits_on_the_device_but_not_into_host_memory_fits_at_no_length() -> None:
+    config = TrialConfig(strategy=Fsdp2Config(dp_shard=8, cpu_offload=True))
+    cluster = catalogue.parse_cluster("8xh100")
+    for host_gib, longest in ((cluster.host_memory_gib, 512), (0.5, 0)):
+        small = cluster.model_copy(update={"host_memory_gib": host_gib})
+        (row,) = fastest.answer_request(request(cluster=small, configs=(config,))).predictions
+        assert (row.longest_sequence, row.largest_micro_batch > 0) == (longest, longest > 0)
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [

@@ -8,8 +8,9 @@ import pytest
 
 from shardtune.api_schemas.strategies import Fsdp2Config, TrialConfig
 from shardtune.api_schemas.training.models import preset
-from shardtune.api_schemas.training.workload import Workload
+from shardtune.api_schemas.training.workload import PRECISIONS, Workload
 from shardtune.tuner.prediction import catalogue, stages
+from shardtune.tuner.prediction.backends.registry import BACKENDS, states
 from shardtune.tuner.prediction.candidates import DDP, Dtypes, Implementation, from_rows
 from shardtune.tuner.prediction.configs import from_configs
 from shardtune.tuner.prediction.evaluation import Evaluation, evaluate
@@ -118,6 +119,21 @@ def test_the_first_rank_of_a_v_has_the_tables_and_the_head() -> None:
     parts = stages.rank_shapes(SHAPE, stages.StageLayout(4, 2, "zbv_zero_bubble"))
     assert [(part.is_first, part.is_last, part.vocab > 0) for part in parts] == [(True,) * 3, *[(False,) * 3] * 3]
     assert sum(part.parameters for part in parts) == SHAPE.parameters
+
+
+def test_autocast_copies_the_head_on_the_rank_that_has_it_and_no_table() -> None:
+    precision = PRECISIONS["bf16-autocast"]
+    d, impl = (
+        Dtypes.of(precision),
+        Implementation.of(Workload(sequence_length=4096, global_batch=64, precision=precision)),
+    )
+    c = from_configs([TrialConfig(strategy=Fsdp2Config(dp_shard=4, pipeline_parallel=4))], 4096, 16, 64)
+    copies = []
+    for part in stages.rank_shapes(SHAPE, stages.StageLayout(4)):
+        plain = BACKENDS["fsdp2"].states(part, c, d.under(impl), impl, False)
+        copies.append(float(states(part, c, d, impl).gathered_loss[0] - plain.gathered_loss[0]))
+    assert copies[:3] == [copies[0]] * 3
+    assert copies[3] - copies[0] == d.compute * SHAPE.vocab * SHAPE.hidden
 
 
 def test_a_stage_holds_a_part_of_the_states() -> None:

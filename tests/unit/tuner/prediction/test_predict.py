@@ -184,6 +184,11 @@ def test_bad_cluster_is_named_with_a_remedy(cluster: str, message: str) -> None:
         predicted_table(PredictionRequest(model="llama-2-7b", cluster=cluster))
 
 
+def test_a_default_batch_beyond_what_a_workload_may_have_is_rejected_with_its_fields() -> None:
+    with pytest.raises(ValueError, match=r"micro_batch \(16\) × 73728 ranks × 1 micro batches .* give global_batch"):
+        predicted_table(PredictionRequest(model="llama-2-7b", cluster="9216x8xh100", micro_batch=16))
+
+
 def test_mesh_that_does_not_multiply_up_is_rejected() -> None:
     with pytest.raises(ValueError, match=r"must equal the number of ranks \(8\)"):
         predict(SEVEN_B, WORKLOAD, CLUSTER, TrialConfig(strategy=Fsdp2Config(dp_shard=3)))

@@ -13,7 +13,7 @@ import json, sys
 from shardtune.workers.rank.fork_server import early_imports, server
 for name in (*early_imports.LATE_IMPORTS, "peft", "transformers.models.llama.modeling_llama"):
     early_imports.import_if_there(name)
-print(json.dumps([name for name in ("torchao", "bitsandbytes") if name in sys.modules]))
+print(json.dumps([name for name in ("torchao", "bitsandbytes", "torch.utils.cpp_extension") if name in sys.modules]))
 """
 
 PRELOAD = """

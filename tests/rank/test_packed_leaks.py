@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from packaging.version import Version
 from torch import nn
 
 from shardtune.api_schemas.training.models import ModelSpec
@@ -20,6 +21,8 @@ from tests.support.ranks.reference_training import train
 from tests.support.ranks.tiny_tasks import LLAMA, tiny_task
 
 CPU = torch.device("cpu")
+REPAIRED = {"falcon": Version("5.24.0")}
+"""Version of transformers from which an architecture leaks no more. It is not admitted while older ones are supported."""
 DATA = {"lengths": [3, 31, 5, 29, 3, 7, 31, 4], "layout": "packed"}
 TASK = tiny_task({"kind": "ddp"}, model=LLAMA | {"num_hidden_layers": 2}, data=DATA, sequence_length=48, parity_steps=2)
 
@@ -45,7 +48,11 @@ def test_no_admitted_architecture_lets_samples_of_a_row_see_each_other(model_typ
 # Mamba has no attention to measure: its layers take no positions at all.
 @pytest.mark.parametrize("model_type", sorted(LEAKING | CARRYING - {"mamba"}))
 def test_the_test_finds_architectures_that_leak(model_type: str) -> None:
-    assert leak_of(model_type, "sdpa").packed > packed_leak.LEAST_PLANTED
+    packed = leak_of(model_type, "sdpa").packed
+    if model_type in REPAIRED and Version(transformers.__version__) >= REPAIRED[model_type]:
+        assert packed <= packed_leak.LARGEST_LEAK
+    else:
+        assert packed > packed_leak.LEAST_PLANTED
 
 
 @pytest.mark.parametrize("model_type", ["deepseek_v3", "mixtral", "olmoe", "qwen2_moe", "qwen3_moe"])

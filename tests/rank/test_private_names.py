@@ -1,6 +1,7 @@
 """Private names of libraries: the installed versions have them, and a version that lacks one is named with the remedy."""
 
 import importlib
+from importlib.metadata import version
 
 import pytest
 import torch
@@ -32,7 +33,7 @@ def _import_error(module: str, name: str) -> ImportError:
 )
 def test_the_sentence_has_name_versions_and_remedy(error: Exception, name: str) -> None:
     text = private_names.explanation(error, is_there=lambda _: False)
-    assert text is not None and text.startswith(f"torch ({torch.__version__}) has no `{name}`, ")
+    assert text is not None and text.startswith(f"torch ({version('torch')}) has no `{name}`, ")
     assert "2.11.0, 2.12.1, 2.13.0, 2.14.1, 2.15.0: install torch==2.13.0" in text
 
 

@@ -7,6 +7,7 @@ rank only where that was left out.
 import contextlib
 import functools
 import hashlib
+import importlib
 import os
 import shutil
 import signal
@@ -14,6 +15,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import cpuinfo  # type: ignore[import-untyped]
 import deepspeed
@@ -23,7 +25,6 @@ import torch
 from deepspeed.accelerator import get_accelerator
 from deepspeed.git_version_info import accelerator_name, installed_ops
 from deepspeed.ops.op_builder import CPUAdamBuilder
-from torch.utils.cpp_extension import _get_build_directory, _import_module_from_library
 
 from shardtune.api_schemas.trials.leases import ResumeTask, TraceTask, TrialTask, uses_cpu_adam
 from shardtune.workers import processor
@@ -98,9 +99,8 @@ def load(task: TrialTask | ResumeTask | TraceTask) -> None:
     # DeepSpeed would run torch's build step once more, under a lock file that a rank killed meanwhile leaves behind for
     # ever (torch 2.13): each later trial that offloads would wait for it until its deadline.
     if uses_cpu_adam(task) and is_built() and not _is_installed():
-        CPUAdamBuilder._loaded_ops[_NAME] = _import_module_from_library(  # type: ignore[no-untyped-call]
-            extension_name(), str(_folder()), is_python_module=True
-        )
+        library = _cpp_extension()._import_module_from_library(extension_name(), str(_folder()), is_python_module=True)
+        CPUAdamBuilder._loaded_ops[_NAME] = library
 
 
 def build() -> None:
@@ -146,7 +146,13 @@ def _is_installed() -> bool:
 
 
 def _folder() -> Path:
-    return Path(_get_build_directory(extension_name(), verbose=False))
+    return Path(_cpp_extension()._get_build_directory(extension_name(), verbose=False))
+
+
+def _cpp_extension() -> Any:
+    # Where there is a CUDA toolkit, the module asks NVML for GPUs as it is imported (torch 2.11 to 2.15), and the fork
+    # server must not initialise NVML before it forks ranks.
+    return importlib.import_module("torch.utils.cpp_extension")
 
 
 def _built_for() -> str:

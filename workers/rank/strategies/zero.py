@@ -1,5 +1,6 @@
 """Backend for DeepSpeed ZeRO stages 1-3, configured by the renderer that also exports configurations."""
 
+import importlib
 import math
 import warnings
 from pathlib import Path
@@ -12,7 +13,6 @@ from deepspeed.accelerator import get_accelerator
 from deepspeed.ops.adam import DeepSpeedCPUAdam
 from deepspeed.utils import logger, set_z3_leaf_modules
 from torch import nn
-from torch.utils import cpp_extension
 
 from shardtune.api_schemas.strategies import ZeroConfig
 from shardtune.api_schemas.training.optimizers import AdamSettings
@@ -68,7 +68,8 @@ class ZeroTrainer:
             model=model, optimizer=optimizer, model_parameters=parameters, config=document, dist_init_required=False
         )[0]
         if config.deepcompile:
-            require_cuda_toolkit(cpp_extension.CUDA_HOME)
+            # Imported here, because it asks NVML for GPUs (`process.cpu_adam`).
+            require_cuda_toolkit(importlib.import_module("torch.utils.cpp_extension").CUDA_HOME)
             self._engine.compile()
         _restore_buffers(model, buffers)
         # Published models use all parameters in every micro batch; the hooks would only cost time there.

@@ -1,5 +1,7 @@
 """Costs of the backends' own machinery, and the number of their collectives."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -11,9 +13,10 @@ from shardtune.tuner.prediction.candidates import Dtypes, Implementation
 from shardtune.tuner.prediction.collectives import Traffic
 from shardtune.tuner.prediction.configs import from_configs
 from shardtune.tuner.prediction.evaluation import evaluate
-from shardtune.tuner.prediction.rates import Network
+from shardtune.tuner.prediction.rates import CPU_RATES, Network
 from shardtune.tuner.prediction.shapes.config_shape import from_config
 from shardtune.tuner.prediction.tensors import buckets_filled, modules_above
+from shardtune.tuner.prediction.throughput import step_times
 from tests.support.values.tuner_inputs import cpu
 
 TINY = from_config(preset("llama-tiny").config)
@@ -71,6 +74,18 @@ def test_fsdp2_gathers_in_every_micro_batch_also_what_it_keeps_after_forward() -
     """torch 2.13 frees parameters after each backward, whatever `reshard_after_forward` says."""
     once, often = (_traffic(Fsdp2Config(dp_shard=2, reshard_after_forward=False), n).forward[0] for n in (1, 4))
     assert once == pytest.approx(often)
+
+
+@pytest.mark.parametrize(
+    "strategy", [DdpConfig(grad_sync="last"), DdpConfig(), Fsdp2Config(dp_replicate=2, dp_shard=1)]
+)
+@pytest.mark.parametrize("accumulation", [1, 64])
+def test_no_step_waits_for_more_communication_than_it_has(strategy: Strategy, accumulation: int) -> None:
+    """DDP without reductions between micro batches reduces once, however many micro batches a step has."""
+    candidates = from_configs([TrialConfig(strategy=strategy)], 64, 2, 2 * accumulation)
+    for rates in (CPU_RATES, replace(CPU_RATES, overlap=0.85, serial=False)):
+        step = step_times(TINY, candidates, Dtypes(), Implementation(), rates, NETWORK)
+        assert 0 < step.exposed[0] <= step.communication[0]
 
 
 def test_fsdp1_keeps_parameters_over_micro_batches_without_reduction() -> None:

@@ -24,11 +24,17 @@ def rate(tokens_per_s: float) -> str:
     return f"{tokens_per_s:,.{digits}f}" if tokens_per_s else "0"
 
 
-def memory(gib: float) -> str:
+def memory(gib: float, *beside: float) -> str:
     """Format an amount of memory in GiB with a suitable unit and significant digits: `4.05 MiB`, `29.7 MiB`, `0.35
-    GiB`, `79.2 GiB`."""
-    size, unit = (gib * 1024, "MiB") if abs(gib) < _SMALL_GIB else (gib, "GiB")
+    GiB`, `79.2 GiB`.
+
+    `beside`: amounts in GiB with which a reader compares this one, such as the other end of an interval. All get the
+    unit of the largest: `0.099 GiB` beside `0.103 GiB`, and not `101.4 MiB`."""
+    amounts = [abs(amount) for amount in (gib, *beside)]
+    size, unit = (gib * 1024, "MiB") if max(amounts) < _SMALL_GIB else (gib, "GiB")
     digits = 2 if abs(size) < 10 else 1 if abs(size) < 1000 else 0
+    if unit == "GiB" and abs(size) < 1 and min(amounts) < _SMALL_GIB:
+        digits = 3
     return f"{size:,.{digits}f} {unit}"
 
 

@@ -15,7 +15,11 @@ def doing(work_dir: Path, status: str) -> Iterator[None]:
     """Context in which a file in the work directory, the status note, says why the worker takes no runs. The reason is
     also logged."""
     log.info("%s", status)
-    (work_dir / _FILE).write_text(status)
+    try:
+        (work_dir / _FILE).write_text(status)
+    except OSError as error:
+        # Such as a full disk: the note serves people, and the log has it.
+        log.warning("the status note could not be written: %s", error)
     try:
         yield
     finally:

@@ -18,6 +18,7 @@ from shardtune.api_schemas.trials.leases import Task
 from shardtune.api_schemas.trials.progress import Progress
 from shardtune.api_schemas.trials.rank_reports import RankReport
 from shardtune.api_schemas.trials.rehearsals import RehearsalReport
+from shardtune.workers.clock import now_s
 from shardtune.workers.config.allowlist import Script
 
 _TASK: TypeAdapter[Task] = TypeAdapter(Task)
@@ -30,6 +31,10 @@ of a trial directory."""
 TRACES = "traces"
 """Name of the folder for the profiler traces of the ranks, one file each."""
 LOG_TAIL_CHARACTERS = 8000
+_DEADLINE = "deadline"
+_LONGEST_LEASE_S = 3600.0
+"""Seconds ahead beyond which a deadline is no live one. Deadlines count from boot, so that one from before a restart of the
+machine may lie days ahead."""
 
 
 log = logging.getLogger(__name__)
@@ -93,7 +98,7 @@ class TrialDir:
         partial = self.path / f".deadline-{threading.get_ident()}"
         try:
             partial.write_text(str(ends_s))
-            partial.replace(self.path / "deadline")
+            partial.replace(self.path / _DEADLINE)
         except OSError as error:
             # The ranks then end early, and the run is repeated: better than ranks that outlive the lease.
             log.warning("the ranks' deadline could not be moved: %s", error)
@@ -159,7 +164,24 @@ class TrialDir:
 
     def write_outcome(self, end: str) -> None:
         """Record in the trial directory how the attempt ended. An attempt without such a record counts as failed."""
-        (self.path / _OUTCOME).write_text(json.dumps({"end": end}) + "\n")
+        try:
+            (self.path / _OUTCOME).write_text(json.dumps({"end": end}) + "\n")
+        except OSError as error:
+            # Such as a disk that the run itself has filled: the result, which is in memory, must still be reported.
+            log.warning("the end of the attempt (%s) could not be recorded: %s", end, error)
+
+    @property
+    def is_in_use(self) -> bool:
+        """Whether ranks may be running in this folder: it has no outcome, and their deadline is still to come.
+
+        They may belong to another worker, since workers with different GPUs, and node agents of two gangs on one host,
+        can share a work directory.
+        """
+        try:
+            left_s = float((self.path / _DEADLINE).read_text()) - now_s()
+        except (OSError, ValueError):
+            return False
+        return 0 < left_s < _LONGEST_LEASE_S and not (self.path / _OUTCOME).exists()
 
     @property
     def succeeded(self) -> bool:
@@ -206,15 +228,23 @@ def tail(path: Path, characters: int = LOG_TAIL_CHARACTERS) -> str | None:
 
 
 def prune(root: Path, keep_succeeded: int, keep_failed: int) -> None:
-    """Remove the oldest trial directories, except the newest `keep_succeeded` successful and `keep_failed` failed ones.
-    Also remove checkpoints that killed agents have left behind."""
-    newest_first = sorted(
-        (path.parent for path in root.glob("*/task.json")), key=lambda path: path.stat().st_mtime, reverse=True
-    )
+    """Remove the oldest trial directories, except the newest `keep_succeeded` successful and `keep_failed` failed ones,
+    and those in use. Also remove checkpoints that killed agents have left behind."""
+    newest_first = sorted((path.parent for path in root.glob("*/task.json")), key=_changed_at, reverse=True)
     remaining = {True: keep_succeeded, False: keep_failed}
     for path in newest_first:
+        if TrialDir(path).is_in_use:
+            continue
         TrialDir(path).remove_checkpoint()
         succeeded = TrialDir(path).succeeded
         remaining[succeeded] -= 1
         if remaining[succeeded] < 0:
             shutil.rmtree(path, ignore_errors=True)
+
+
+def _changed_at(path: Path) -> float:
+    """Modification time of a folder; 0 if another worker has removed the folder meanwhile."""
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0

@@ -7,8 +7,10 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from shardtune.api_schemas.knobs import Key, Knob, Lost, When, Written
+from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies.base import GradSync, StrategySchema, TrainerStep
 from shardtune.api_schemas.strategies.fields.common_knobs import GRAD_SYNC, NO_SETTING
+from shardtune.api_schemas.training.workload import Precision
 
 
 class DdpConfig(StrategySchema):
@@ -95,6 +97,19 @@ class DdpConfig(StrategySchema):
     def sync_policy(self) -> GradSync:
         """Time at which gradients are reduced during gradient accumulation, in the form that all strategies share."""
         return self.grad_sync
+
+    def check_cluster(self, cluster: Cluster, precision: Precision, accumulation: int) -> None:
+        """Reject a DDP configuration that cannot run on the cluster, or that would accumulate gradients wrongly.
+
+        Raises:
+            ValueError: names the field and the remedy.
+        """
+        super().check_cluster(cluster, precision, accumulation)
+        if self.static_graph and accumulation > 1 and self.grad_sync == "last":
+            raise ValueError(
+                f"static_graph (true) with {accumulation} micro batches per step does not train under no_sync (torch 2.13); set it "
+                "to false"
+            )
 
     def to_ddp(self) -> dict[str, Any]:
         """Return the keyword arguments for `DistributedDataParallel(model, **…)`."""

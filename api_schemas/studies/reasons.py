@@ -25,6 +25,8 @@ class StudyReasonCode(StrEnum):
     """The recommended configuration of a retune, and all challengers that may be faster, were measured."""
     WAITS_FOR_WORKER = "waits_for_worker"
     """A live worker has the study's hardware, but it cannot execute the study's runs."""
+    WORKER_ENDS_TOO_SOON = "worker_ends_too_soon"
+    """A live worker can execute the study's runs, but it must end before the next run would."""
     NO_WORKER = "no_worker"
     """No suitable worker came in time, or none is left that could run the study."""
     MODEL_REJECTED = "model_rejected"

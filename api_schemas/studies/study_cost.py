@@ -1,5 +1,7 @@
 """Schemas of the cost that a study should have, estimated before anything runs."""
 
+from collections.abc import Sequence
+
 from pydantic import Field
 
 from shardtune.api_schemas.base import Schema
@@ -55,3 +57,39 @@ class StudyCost(Schema):
     """Sentences that say at which limits the search and the final comparison end."""
     basis: str = Field(examples=["an estimate from the budget and predicted step times, not a measurement"])
     """Sources and assumptions of the estimate."""
+
+
+class SizeCost(Schema):
+    """Estimate of what a study will cost and gain on one of several cluster sizes."""
+
+    size: int = Field(ge=1)
+    """Number of ranks on which the study runs; with a launcher, number of nodes."""
+    cost: StudyCost
+    """Estimate for this size."""
+
+
+class CostOfSizes(Schema):
+    """Estimate of what `tune --rungs` will cost: one study on each size, one after the other."""
+
+    sizes: tuple[SizeCost, ...]
+    """Estimate for each size, smallest first; the last one is the study's full size."""
+    minutes: Range | None
+    """Lowest and highest expected minutes of all studies together; null if step times of one cannot be predicted."""
+    gpu_hours: Range | None
+    """Lowest and highest expected GPU-hours of all studies together; null if step times of one cannot be predicted."""
+
+    @classmethod
+    def of_sizes(cls, sizes: Sequence[SizeCost]) -> "CostOfSizes":
+        """Add the estimates of all sizes."""
+        return cls(
+            sizes=tuple(sizes),
+            minutes=_sum([size.cost.minutes for size in sizes]),
+            gpu_hours=_sum([size.cost.gpu_hours for size in sizes]),
+        )
+
+
+def _sum(ranges: Sequence[Range | None]) -> Range | None:
+    known = [each for each in ranges if each is not None]
+    if len(known) < len(ranges):
+        return None
+    return Range(low=sum(each.low for each in known), high=sum(each.high for each in known))

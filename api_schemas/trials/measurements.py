@@ -11,6 +11,7 @@ from shardtune.api_schemas.protocol import Since
 from shardtune.api_schemas.training.padding import Padding
 from shardtune.api_schemas.training.sample_lengths import DATA_SINCE
 from shardtune.api_schemas.training.workload import MOST_SAMPLES
+from shardtune.api_schemas.trials.compiled_frames import COMPILED_FRAMES_SINCE, CompiledFrames
 from shardtune.api_schemas.trials.short_steps import SHORT_STEPS_SINCE, ShortStepTimes
 
 MOST_GIB, MOST_STEPS, MOST_TIMES, MOST_RECORDS = 1e6, 10**9, 5000, 1000
@@ -133,6 +134,9 @@ class Measurement(Schema):
     )
     """Number of steps whose gradients overflowed float16, so that the loss scale skipped their update. These steps were
     trained again, and are not among the timed ones."""
+    compiled: Annotated[CompiledFrames | None, Since(COMPILED_FRAMES_SINCE, may_be_dropped=True)] = None
+    """Numbers of what `torch.compile` compiled on rank 0. None if nothing is compiled, and from workers of older
+    releases."""
     data_wait_fraction: float | None = None
     """Fraction of the timed seconds spent waiting for data, on the rank that waited longest. None if the data is
     created outside of the timed windows."""

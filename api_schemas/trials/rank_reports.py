@@ -5,6 +5,7 @@ from typing import Literal
 from pydantic import Field
 
 from shardtune.api_schemas.base import Schema
+from shardtune.api_schemas.trials.compiled_frames import CompiledFrames
 from shardtune.api_schemas.trials.diagnosis import MemoryMoment
 from shardtune.api_schemas.trials.failures import Failure
 from shardtune.api_schemas.trials.measurements import Memory, StepRecord
@@ -74,6 +75,8 @@ class RankReport(Schema):
     losses: tuple[float, ...] = ()
     skipped_steps: int = 0
     """Number of steps whose gradients overflowed float16, so that the loss scale skipped their update."""
+    compiled: CompiledFrames | None = None
+    """Numbers of what `torch.compile` compiled in this rank; None if the configuration compiles nothing."""
     moment: MemoryMoment | None = None
     """Memory of the rank at the moment of its peak; recorded only in a profiled run."""
     checkpoint: CheckpointPart | None = None

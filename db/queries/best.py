@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session, joinedload
 
 from shardtune.api_schemas.machines.fingerprints import Freshness
 from shardtune.api_schemas.machines.hardware import Cluster
+from shardtune.api_schemas.studies.study_state import OPEN_STUDY_STATES
 from shardtune.db.tables.best import RecommendationRow, TuningTargetRow
 from shardtune.db.tables.studies import StudyRow
 
@@ -147,3 +148,15 @@ def last_resolving_study(session: Session, project_id: str, resolve_key: str) ->
         .order_by(StudyRow.created_at.desc())
         .limit(1)
     ).one_or_none()
+
+
+def is_resolved_by_another(session: Session, study: StudyRow) -> bool:
+    """Whether another open study was started because no configuration was known for the same tuning target (model,
+    workload, cluster) as this study."""
+    query = select(StudyRow.id).where(
+        StudyRow.project_id == study.project_id,
+        StudyRow.resolve_key == study.resolve_key,
+        StudyRow.state.in_(OPEN_STUDY_STATES),
+        StudyRow.id != study.id,
+    )
+    return study.resolve_key is not None and session.scalars(query.limit(1)).first() is not None

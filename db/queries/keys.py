@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from sqlalchemy import Connection, bindparam, func, or_, select, update
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session, joinedload
 
 from shardtune.api_schemas.access.keys import Quotas
@@ -82,12 +83,15 @@ def lock_project(session: Session, project_id: str) -> ProjectRow | None:
 
 
 def put_project(session: Session, project_id: str, now: datetime) -> ProjectRow:
-    """Return the project with an id; create it if necessary."""
+    """Return the project with an id, locked until the transaction ends; create it if necessary."""
     row = lock_project(session, project_id)
     if row is None:
-        row = ProjectRow(id=project_id, quotas=Quotas(), created_at=now)
-        session.add(row)
-        session.flush()
+        # Of two requests that create it at once, the second waits here for the first, and then finds its row.
+        insert = postgresql.insert if session.get_bind().dialect.name == "postgresql" else sqlite.insert
+        values = {"id": project_id, "quotas": Quotas(), "created_at": now}
+        session.execute(insert(ProjectRow).values(values).on_conflict_do_nothing())
+        row = lock_project(session, project_id)
+    assert row is not None
     return row
 
 

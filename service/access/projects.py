@@ -7,7 +7,7 @@ from shardtune.api_schemas.retuning.retunes import RetunePolicy
 from shardtune.db.queries import keys
 from shardtune.db.tables.access import ProjectRow
 from shardtune.service.http import etags, paging
-from shardtune.service.http.errors import Forbidden, NotFound
+from shardtune.service.http.errors import Forbidden, NotFound, PreconditionFailed
 from shardtune.service.process.context import Context
 
 log = logging.getLogger(__name__)
@@ -42,6 +42,12 @@ def put_project(context: Context, project_id: str, spec: ProjectSpec, if_match: 
     if context.principal.project_id is not None:
         raise Forbidden("scope_missing", f"key {context.principal.name} is bound to a project and cannot set limits")
     with context.db.write() as session:
+        if if_match is not None and keys.project(session, project_id) is None:
+            raise PreconditionFailed(
+                "precondition_failed",
+                f"If-Match ({if_match:.200}) names a version of project {project_id}, which does not exist; leave it out to "
+                "create the project",
+            )
         row = keys.put_project(session, project_id, context.now())
         # Compared while the row is locked: two administrators who change the same version cannot both succeed.
         etags.check(if_match, project_view(row))

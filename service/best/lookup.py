@@ -225,11 +225,14 @@ def find_in_session(
         (names, row)
         for names, row in comparable
         if target_distance.may_stand_in(requested_fields, targets_by_id[row.recommended_id or ""], names, lowest)
-        and (lowest is ConfidenceLevel.LOW or not is_too_busy(row))
+        and (lowest is ConfidenceLevel.LOW or not (is_too_busy(row) or row.freshness != Freshness.FRESH))
     ]
     if not comparable:
         return None
-    names, row = min(comparable, key=lambda pair: target_distance.distance(pair[0]))
+    # Of the same target on several machines, the one on present hardware and software.
+    names, row = min(
+        comparable, key=lambda pair: (target_distance.distance(pair[0]), pair[1].freshness != Freshness.FRESH)
+    )
     measured_fields = targets_by_id[row.recommended_id or ""]
     differences = (
         Difference(field=name, requested_value=requested_fields.get(name), known_value=measured_fields.get(name))

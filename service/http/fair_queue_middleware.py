@@ -9,7 +9,7 @@ streamed response frees the slot when the response begins. Requests for work use
 from fastapi import FastAPI, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from shardtune.service.http.pre_body_auth import MCP
+from shardtune.service.http.pre_body_auth import MCP, WITH_BODY
 from shardtune.service.process.context import context_of
 from shardtune.service.process.fair_queue import FairQueue
 
@@ -44,8 +44,9 @@ class FairQueueMiddleware:
             return
         request = Request(scope)
         slot = _RequestSlot(self._queue, context_of(request).known_senders.sender_of(scope))
-        # A request without a body has arrived already; nobody calls `receive` for it.
-        if request.headers.get("content-length", "0") == "0" and "transfer-encoding" not in request.headers:
+        # Nobody calls `receive` for a request without a body, nor for one of a method whose bodies are not read.
+        has_body = request.headers.get("content-length", "0") != "0" or "transfer-encoding" in request.headers
+        if scope["method"] not in WITH_BODY or not has_body:
             await slot.take()
 
         async def receive_all() -> Message:

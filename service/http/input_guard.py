@@ -15,7 +15,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
 from shardtune.service.http.errors import invalid, suggest_names
-from shardtune.service.http.pre_body_auth import API, WITH_BODY
+from shardtune.service.http.pre_body_auth import API, WITH_BODY, is_trace
 
 _SUSPICIOUS = re.compile(rb"\x00|\\u0000|\\u[dD][89a-fA-F]|NaN|Infinity|[0-9]{19}|[eE]\+?[0-9]{3}")
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
@@ -39,6 +39,9 @@ async def _check_request(request: Request) -> None:
         await _check_form(request)
     elif kind.endswith("json"):
         await _check_json(request)
+    elif not is_trace(request.scope["path"]):
+        # Read even if the route has no use for it: a request takes its slot of the fair queue when its body has arrived.
+        await request.body()
 
 
 INPUT_GUARD = Depends(_check_request)

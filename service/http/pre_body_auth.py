@@ -112,16 +112,20 @@ class _PreBodyAuth:
             # Queued fairly: a sender with many requests must not keep others from being authenticated.
             async with self._queue.slot(context_of(request).known_senders.sender_of(scope)):
                 await authenticate(request)
-        is_trace = re.fullmatch(_COMPRESSED, scope["path"]) is not None
-        if is_trace and _media_type(request) != OCTET_STREAM:
+        if is_trace(scope["path"]) and _media_type(request) != OCTET_STREAM:
             raise _wrong_media_type(request)
         max_bytes, remedy = max_body_bytes(scope["path"]), _remedy(scope["path"])
         declared = request.headers.get("content-length", "0")
         # A longer number exceeds every limit, and Python limits the digits that int() converts.
         if len(declared) > 18 or int(declared) > max_bytes:
             raise _too_large(max_bytes, remedy)
-        max_values = None if is_trace else _MAX_VALUES
+        max_values = None if is_trace(scope["path"]) else _MAX_VALUES
         await self._app(scope, _limit_body(receive, max_bytes, max_values, remedy), send)
+
+
+def is_trace(path: str) -> bool:
+    """Whether a path is one to which raw traces are sent; their bodies are read piece by piece, and by the route alone."""
+    return re.fullmatch(_COMPRESSED, path) is not None
 
 
 def max_body_bytes(path: str) -> int:

@@ -79,9 +79,12 @@ def _named_field(field: str, value: Any, message: str) -> tuple[str, Any]:
     those of the error itself.
     """
     named = FIELD_FIRST.match(message)
-    if named is None or named["field"] == field.rpartition(".")[2]:
+    within, _, name = field.rpartition(".")
+    if named is None or named["field"] == name:
         return field, value
-    return f"{field}.{named['field']}".removeprefix("body."), named["value"].strip("'")
+    # A rule of one field may name a part of it, such as the rule of `prices` that names `prices.h100`.
+    path = within if named["field"].startswith(f"{name}.") else field
+    return f"{path}.{named['field']}".removeprefix("body.").removeprefix("."), named["value"].strip("'")
 
 
 def drop_union_noise(items: Sequence[Any]) -> list[Any]:

@@ -14,7 +14,7 @@ from shardtune.api_schemas.training.hub_source import HubSource, is_commit
 from shardtune.api_schemas.training.models import LONGEST_CONFIG, ModelSpec
 from shardtune.service.hub import missing_models, model_files
 from shardtune.service.process.dns_resolver import DnsResolver
-from shardtune.service.process.public_addresses import AddressRejected, resolve_checked
+from shardtune.service.process.public_addresses import AddressRejected, ascii_host, resolve_checked
 
 _TIMEOUT_S = 10.0
 _MOST_REDIRECTS = 3
@@ -140,7 +140,7 @@ async def _get(client: httpx.AsyncClient, url: httpx.URL, rules: HubRules) -> ht
         "GET",
         url.copy_with(host=address),
         headers={"host": url.netloc.decode("ascii"), "accept-encoding": "identity", "user-agent": "shardtune-hub/1"},
-        extensions={"sni_hostname": url.host},
+        extensions={"sni_hostname": ascii_host(url)},
     )
     return await client.send(request, stream=True)
 

@@ -10,6 +10,7 @@ from shardtune.service.access import quotas
 from shardtune.service.lifecycle.expiry import end_lost_attempt
 from shardtune.service.process.context import Context
 from shardtune.service.workers import compatibility
+from shardtune.service.workers.reservations import find_reservations
 
 
 def preempt_if_needed(context: Context, run_id: str, worker_session: str) -> None:
@@ -39,18 +40,22 @@ def _is_leased_to(run: RunRow, worker_session: str) -> bool:
 
 
 def _is_needed_by_user(context: Context, session: Session, worker: WorkerRow) -> bool:
-    """Whether a study of a user needs this worker: the worker can run the study, no run of the study executes now, and
-    its project may still use GPU-seconds today.
+    """Whether a study of a user needs this worker: the worker can run the study, no run of the study executes now or
+    is reserved for other workers, and its project may still use GPU-seconds today.
     """
     if worker.is_draining:
         return False
     busy = studies.with_running_runs(session)
-    wanting = (
+    wanting = [
         study
         for study in studies.running(session)
         if study.purpose == StudyPurpose.USER and study.id not in busy and compatibility.can_run(worker, study)
-    )
-    # A study that may get no run would take the worker from the retune at each heartbeat, until midnight.
+    ]
+    # A study that may get no run would take the worker from the retune at each heartbeat: until midnight, or as long as
+    # the worker that began its comparison block does something else.
+    reserved = find_reservations(context, session, wanting, worker).by_other_workers
     return any(
-        not quotas.is_exhausted(session, study.project_id, study.project.quotas, context.now()) for study in wanting
+        study.id not in reserved
+        and not quotas.is_exhausted(session, study.project_id, study.project.quotas, context.now())
+        for study in wanting
     )

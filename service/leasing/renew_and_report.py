@@ -6,12 +6,14 @@ leases runs.
 
 from datetime import timedelta
 
+from sqlalchemy.orm import Session
+
 from shardtune.api_schemas.trials.diagnosis import Diagnosis
 from shardtune.api_schemas.trials.failures import FailureKind
 from shardtune.api_schemas.trials.leases import Heartbeat, HeartbeatAnswer, Report, ReportAnswer
 from shardtune.api_schemas.trials.progress import Progress
 from shardtune.api_schemas.trials.trial import RunPurpose, TrialState
-from shardtune.db.queries import leases, workers
+from shardtune.db.queries import leases, studies, workers
 from shardtune.db.tables.trials import AttemptRow, RunRow
 from shardtune.service.http.errors import Conflict, NotFound, invalid
 from shardtune.service.leasing import host_exclusivity, preemption
@@ -57,10 +59,19 @@ def renew(context: Context, run_id: str, heartbeat: Heartbeat) -> HeartbeatAnswe
             return HeartbeatAnswer(action="continue", lease_s=lease_s, is_draining=is_draining)
         # The guarded update changed nothing: either the run is unknown, or its lease went to another attempt.
         # Distinguish them only now, since heartbeats that succeed are by far the most frequent request.
-        if leases.get(session, run_id) is None:
+        if not sees_run(context, session, leases.get(session, run_id)):
             raise NotFound("unknown_run", f"run {run_id} does not exist; stop its ranks and ask for a lease")
         attempt = leases.attempt_of(session, run_id, heartbeat.attempt)
     return HeartbeatAnswer(action="stop", reason=why_lost(attempt, heartbeat.session), lease_s=lease_s)
+
+
+def sees_run(context: Context, session: Session, run: RunRow | None) -> bool:
+    """Whether a run exists and belongs to one of the sender's projects."""
+    # The same answer for another project's run as for none: an id must not reveal what others own.
+    if run is None or context.principal.project_id is None:
+        return run is not None
+    study = studies.get(session, run.study_id)
+    return study is not None and context.principal.sees(study.project_id)
 
 
 def apply_report(context: Context, run_id: str, report: Report) -> ReportAnswer:
@@ -80,7 +91,7 @@ def apply_report(context: Context, run_id: str, report: Report) -> ReportAnswer:
         if context.principal.project_id is not None:
             worker_of_session(context, session, report.session)
         locked_run = lock_run(session, run_id)
-        if locked_run is None:
+        if locked_run is None or not context.principal.sees(locked_run.study.project_id):
             raise NotFound("unknown_run", f"run {run_id} does not exist; drop the report and ask for a lease")
         # A worker repeats a report whose answer it did not get. The stored hash of the first report tells a repetition
         # from a different report of the same attempt.

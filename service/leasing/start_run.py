@@ -5,7 +5,7 @@ from datetime import timedelta
 
 from sqlalchemy.orm import Session
 
-from shardtune.api_schemas.studies.reasons import StudyReasonCode
+from shardtune.api_schemas.studies.reasons import StudyReason, StudyReasonCode
 from shardtune.api_schemas.studies.study_state import StudyPhase
 from shardtune.api_schemas.trials.leases import Lease
 from shardtune.api_schemas.trials.trial import RunPurpose, TrialState
@@ -27,6 +27,9 @@ log = logging.getLogger(__name__)
 SEEN_WRITE_INTERVAL = timedelta(seconds=15)
 """Minimum interval between two writes of the time at which a worker sent its last request."""
 
+_WAITS = (StudyReasonCode.WAITS_FOR_WORKER, StudyReasonCode.WORKER_ENDS_TOO_SOON)
+"""Codes of reasons why a study waits; the start of a run removes them."""
+
 
 def start_waiting(
     context: Context, session: Session, study: StudyRow, run: RunRow, worker: WorkerRow, asking: WorkRequest
@@ -34,12 +37,18 @@ def start_waiting(
     """Lease a worker a run that waits, or return the ids of the workers for which that run is reserved. No run is
     leased if the worker has to end before the run would.
     """
-    if asking.ends_in_s is not None and lease_message.foreseen_s(context, study, run) > asking.ends_in_s:
+    foreseen_s = lease_message.foreseen_s(context, study, run) if asking.ends_in_s is not None else 0.0
+    if asking.ends_in_s is not None and foreseen_s > asking.ends_in_s:
+        # Beside a run that executes, nobody waits: another worker has the time.
+        if TrialState.RUNNING not in leases.open_states(session, [study.id]).get(study.id, ()):
+            ends = f"must end in {asking.ends_in_s:.0f} s, and the next run may take {foreseen_s:.0f} s"
+            cause = f"{ends}; start a worker that has more time"
+            # A code of its own: one more worker would help, so an autoscaler must start it.
+            _explain_wait(study, compatibility.waiting_reason(worker, cause, StudyReasonCode.WORKER_ENDS_TOO_SOON))
         return NoRun()
     inexpressible = lease_message.why_inexpressible(context, study, run, asking.protocol_version)
     if inexpressible is not None:
-        if study.reason is None:
-            study.explain(compatibility.waiting_reason(worker, inexpressible))
+        _explain_wait(study, compatibility.waiting_reason(worker, inexpressible))
         return NoRun()
     # Runs of one block are compared with each other, so they stay on the devices of the worker that began it as long as
     # that worker lives.
@@ -55,6 +64,13 @@ def start_waiting(
     return Granted(_start_run(context, session, study, run, worker))
 
 
+def _explain_wait(study: StudyRow, reason: StudyReason) -> None:
+    """Store with a study why a worker gets none of its runs. Any other reason stays, and a study that has ended waits
+    for nothing: its run is a trace."""
+    if study.reason is None and study.state.is_open:
+        study.explain(reason)
+
+
 def _start_run(context: Context, session: Session, study: StudyRow, run: RunRow, worker: WorkerRow) -> Lease:
     now = context.now()
     transitions.run(run, TrialState.RUNNING, now)
@@ -67,7 +83,7 @@ def _start_run(context: Context, session: Session, study: StudyRow, run: RunRow,
         study.fingerprint_key = worker.fingerprint_key
     # A service of the revision before stores no code; before the search has ended, it stores no other reason.
     is_searching = study.phase in (StudyPhase.MODEL_SUMMARY, StudyPhase.SEARCH)
-    if study.reason_code == StudyReasonCode.WAITS_FOR_WORKER or (study.reason_code is None and is_searching):
+    if study.reason_code in _WAITS or (study.reason_code is None and is_searching):
         study.explain(None)
     extra = {"study": study.id, "run": run.id, "attempt": run.attempt, "worker": worker.name, "purpose": run.purpose}
     context.metrics.count_grant(run.purpose)

@@ -46,7 +46,7 @@ def store(
         if context.principal.project_id is not None:
             worker_of_session(context, session, worker_session)
         locked = leases.lock_with_study(session, run_id)
-        if locked is None:
+        if locked is None or not context.principal.sees(locked[0].project_id):
             raise NotFound("unknown_run", f"run {run_id} does not exist; drop the trace and ask for a lease")
         study, run = locked
         # Fenced by session and attempt like a report: a worker that lost its lease must not replace the traces of the

@@ -41,8 +41,7 @@ def take_back_unreadable(context: Context, run_id: str, message: UnreadableLease
     with context.db.read() as session:
         if context.principal.project_id is not None:
             worker_of_session(context, session, message.session)
-        run = leases.get(session, run_id)
-        if run is None:
+        if not renew_and_report.sees_run(context, session, leases.get(session, run_id)):
             raise NotFound("unknown_run", f"run {run_id} does not exist; ask for a lease")
     cause = f"its worker could not read the lease: {message.message}"
     if _take_back(context, run_id, message.attempt, message.session, cause, is_release=True):

@@ -53,6 +53,9 @@ _MAX_STEPS = 8
 are ever needed.
 """
 
+_SAYS_NOTHING_OF_TRIALS = (StudyReasonCode.INTERNAL_ERROR, StudyReasonCode.EMPTY_SPACE)
+"""Reasons of failures that do not contradict an earlier result of the study: no trial led to them."""
+
 
 def advance(context: Context, study_id: str, current: StudySnapshot | None = None) -> bool:
     """Take all steps of a study that are due and need no worker, such as to end the search, choose the finalists or
@@ -257,9 +260,10 @@ def apply_step(
             traces.request_traces_after_verdict(session, study, now)
             log.info("study complete: %s", step.result.verdict.value, extra=extra)
         case Fail():
-            # An extended study has an earlier result; its new trials contradict it, so it must not stand beside the
-            # failure.
-            study.result = None
+            # An extended study has an earlier result. Where its new trials contradict that result, it must not stand
+            # beside the failure; an error of the planner says nothing against it.
+            if step.reason.code not in _SAYS_NOTHING_OF_TRIALS:
+                study.result = None
             transitions.end_study(session, study, StudyState.FAILED, step.reason, now)
             log.warning("study failed: %s", step.reason.sentence, extra=extra)
         case _:

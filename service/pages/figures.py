@@ -3,6 +3,7 @@
 from datetime import datetime
 
 from shardtune.api_schemas import formatting
+from shardtune.api_schemas.trials import compiled_frames
 from shardtune.service.wording import study_words
 from shardtune.service.wording.backend_words import backend_name
 from shardtune.service.wording.knob_words import knob_name
@@ -15,9 +16,10 @@ def rate(value: float | None) -> str:
     return "–" if value is None else formatting.rate(value)
 
 
-def memory(value: float | None) -> str:
-    """Format an amount of memory in GiB with its unit; small sizes are shown in MiB."""
-    return "–" if value is None else formatting.memory(value)
+def memory(value: float | None, *beside: float) -> str:
+    """Format an amount of memory in GiB with its unit; small sizes are shown in MiB. `beside`: amounts with which a
+    reader compares it, and which have the same unit."""
+    return "–" if value is None else formatting.memory(value, *beside)
 
 
 _MEMORY_KINDS = {
@@ -123,4 +125,5 @@ FILTERS = {
     "knob_name": knob_name,
     "run_name": study_words.run_name,
     "duration": study_words.duration,
+    "compilation_details": compiled_frames.compilation_details,
 }

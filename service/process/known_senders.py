@@ -23,7 +23,7 @@ class KnownSenders:
     def remember(self, secret: str, principal: Principal) -> None:
         """Record the project of a valid API key."""
         with self._guard:
-            self._senders[f"Bearer {secret}".encode()] = principal.sender
+            self._senders[secret.encode()] = principal.sender
             while len(self._senders) > _MAX_KEYS:
                 # Bounded: a project may make any number of keys, and each entry stays for the life of the process.
                 self._senders.pop(next(iter(self._senders)))
@@ -33,6 +33,7 @@ class KnownSenders:
         client.
         """
         # A stranger that sends made-up keys shares the slots of its address with its other requests.
-        key = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
-        project = self._senders.get(key)
+        header = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
+        # Without the scheme, whose letters count in neither case: `bearer` must not lead to a queue of its own.
+        project = self._senders.get(header.partition(b" ")[2].strip())
         return project or f"address {(scope.get('client') or ('',))[0]}"

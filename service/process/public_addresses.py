@@ -50,20 +50,26 @@ async def resolve_checked(url: httpx.URL, allow_private: bool, look_ups: DnsReso
     Raises:
         AddressRejected: the name is unknown, or has an address that is not public.
     """
-    literal = parse_literal(url.host)
+    host = ascii_host(url)
+    literal = parse_literal(host)
     if literal is not None:
         resolved = [literal]
     else:
         try:
-            resolved = [
-                ipaddress.ip_address(address) for address in await look_ups.addresses(url.host, url.port or 443)
-            ]
+            resolved = [ipaddress.ip_address(address) for address in await look_ups.addresses(host, url.port or 443)]
         except (OSError, UnicodeError):
             raise AddressRejected(f"host {url.host} cannot be resolved") from None
     # The error names no address: users who read it may not know the operator's network.
     if not allow_private and not all(map(is_public, resolved)):
         raise AddressRejected(f"host {url.host} does not lead to public addresses alone; {remedy}")
     return str(resolved[0])
+
+
+def ascii_host(url: httpx.URL) -> str:
+    """Host of a URL in the form in which it is looked up, and in which certificates name it."""
+    # Not `url.host`, which is decoded: Python's resolver and TLS would encode `straße.de` anew by IDNA 2003, as
+    # `strasse.de`, which may be somebody else's.
+    return url.raw_host.decode("ascii")
 
 
 def is_public(address: Address) -> bool:

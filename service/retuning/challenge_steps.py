@@ -70,6 +70,7 @@ def start_challenge(context: Context, retune: RetuneRow) -> str:
     budget = Budget(
         max_trials=1 + len(chosen_configs),
         max_pairs=challenge.MAX_PAIRS,
+        repeat_disturbed=origin.spec.budget.repeat_disturbed,
         short_steps=origin.spec.budget.short_steps,
     )
     try:

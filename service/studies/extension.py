@@ -9,6 +9,7 @@ from datetime import datetime
 
 from sqlalchemy.orm import Session
 
+from shardtune.api_schemas.studies.budget import Budget
 from shardtune.api_schemas.studies.reasons import StudyReasonCode
 from shardtune.api_schemas.studies.study import Study
 from shardtune.api_schemas.studies.study_changes import Extension
@@ -16,7 +17,7 @@ from shardtune.api_schemas.studies.study_request import MOST_QUIET_WAIT_S
 from shardtune.api_schemas.studies.study_result import Verdict
 from shardtune.api_schemas.studies.study_state import StudyPhase, StudyState
 from shardtune.api_schemas.trials.trial import RunPurpose, TrialState
-from shardtune.db.queries import leases, studies
+from shardtune.db.queries import best, leases, studies
 from shardtune.db.tables.studies import StudyRow
 from shardtune.service.access import quotas
 from shardtune.service.http import etags
@@ -24,6 +25,9 @@ from shardtune.service.http.errors import Conflict, invalid, invalid_from_value_
 from shardtune.service.http.idempotent_requests import NO_KEY, IdempotencyKey
 from shardtune.service.lifecycle import advance, transitions
 from shardtune.service.planning import study_snapshot
+from shardtune.service.planning.final_steps import next_confirmation
+from shardtune.service.planning.study_snapshot import StudySnapshot
+from shardtune.service.planning.study_steps import NewValidationRun
 from shardtune.service.process.context import Context
 from shardtune.service.studies.create_and_read import get_study, study_views
 from shardtune.service.workers import compatibility, registry
@@ -64,6 +68,9 @@ def extend(
             if row.state is StudyState.FAILED:
                 # The reason of the failure would stay beside the answer of a study that completes.
                 row.explain(None)
+            # Deleted and restored, it may find that another study was started for its target; only one may be open.
+            if best.is_resolved_by_another(session, row):
+                row.resolve_key = None
             transitions.reopen_study(row)
         log.info("study extended: %s", row.spec.budget, extra={"study": study_id})
         session.flush()
@@ -157,6 +164,9 @@ def _raise_budget(session: Session, row: StudyRow, more: Extension, now: datetim
             )
     elif row.phase is StudyPhase.DONE:
         _add_pairs(row, more)
+        _check_goes_on(row, snapshot, budget, more)
+    else:
+        _add_to_running_pairs(row, more)
     wait_s = more.wait_for_quiet_s
     if wait_s is not None:
         wait_s = min(MOST_QUIET_WAIT_S, (row.spec.wait_for_quiet_s or 0.0) + wait_s)
@@ -177,12 +187,41 @@ def _add_pairs(row: StudyRow, more: Extension) -> None:
         raise Conflict(
             "nothing_to_extend", f"study {row.id} has no candidate to pair with the baseline; give add_trials"
         )
-    if row.result is not None and row.result.verdict is Verdict.CONFIRMED:
+    if row.state is StudyState.COMPLETE and row.result is not None and row.result.verdict is Verdict.CONFIRMED:
         raise Conflict("nothing_to_extend", f"the verdict of study {row.id} is confirmed; more pairs would not be run")
     comparison = row.result.final_comparison if row.result is not None else None
-    if comparison is not None and more.add_pairs is not None:
+    # A study that failed in a later comparison keeps the result of the earlier one, whose pairs do not count here.
+    is_of_result = comparison is not None and comparison.number == row.comparison_round
+    if comparison is not None and is_of_result and more.add_pairs is not None:
         earlier = comparison.pairs + comparison.uneven_pairs
         row.final_comparison = replace(row.final_comparison, fewest_pairs=earlier + more.add_pairs)
+
+
+def _add_to_running_pairs(row: StudyRow, more: Extension) -> None:
+    """Let a final comparison to which pairs were added before, and which still runs, run the newly added pairs, too."""
+    if row.final_comparison is not None and row.final_comparison.fewest_pairs and more.add_pairs is not None:
+        fewest_pairs = row.final_comparison.fewest_pairs + more.add_pairs
+        row.final_comparison = replace(row.final_comparison, fewest_pairs=fewest_pairs)
+
+
+def _check_goes_on(row: StudyRow, snapshot: StudySnapshot, budget: Budget, more: Extension) -> None:
+    """Check that the final comparison of a complete study goes on with its larger budget.
+
+    Raises:
+        Conflict: the pairs that ran decide the verdict, so the study would end again at once.
+    """
+    # A study that failed is tried again, whatever its pairs say: it has no verdict of its own.
+    if row.state is not StudyState.COMPLETE or row.result is None or row.final_comparison is None:
+        return
+    spec = snapshot.spec.model_copy(update={"budget": budget})
+    # A trace that is still recorded delays the study, but changes nothing of its comparison.
+    extended = replace(snapshot, spec=spec, has_open_run=False, has_waiting_run=False)
+    if not isinstance(next_confirmation(extended, row.final_comparison), NewValidationRun):
+        raise Conflict(
+            "nothing_to_extend",
+            f"add_pairs ({more.add_pairs}) would run no pair: those that ran settle the comparison of study {row.id} "
+            f"(verdict {row.result.verdict.value}); give add_trials, or clone it",
+        )
 
 
 def _return_to_search(session: Session, row: StudyRow, now: datetime) -> None:

@@ -17,10 +17,11 @@ from starlette.concurrency import run_in_threadpool
 
 from shardtune.api_schemas.notifications.webhooks import DeliveryState
 from shardtune.db.queries import webhooks
+from shardtune.db.tables.webhooks import DeliveryRow
 from shardtune.service.process.background import run_every
 from shardtune.service.process.context import Context
 from shardtune.service.webhooks import secrets
-from shardtune.service.webhooks.send import Message, ReceiverAnswer, delivery_rules, send
+from shardtune.service.webhooks.send import TEST, Message, ReceiverAnswer, delivery_rules, send
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +29,7 @@ RETRY_S = (5, 5 * 60, 30 * 60, 2 * 3600, 5 * 3600, 10 * 3600, 14 * 3600, 20 * 36
 """Pauses in seconds between the attempts to deliver a message, as recommended by standardwebhooks.com: one after each
 failed attempt. If the attempt after the last pause fails, the message is given up.
 """
-_CLAIM = timedelta(seconds=60)
+CLAIM = timedelta(seconds=60)
 """Time for which a service replica reserves a message that it is sending, so that no other replica sends it, too.
 Sending may not take longer.
 """
@@ -145,14 +146,23 @@ def claim_due(context: Context, planned: DeliveriesInFlight) -> list[Message]:
         for webhook_id, project_id in due_webhooks:
             room = planned.capacity(webhook_id, project_id)
             for row in webhooks.due_messages(session, webhook_id, now, room) if room else ():
+                if row.type == TEST:
+                    _give_up_test(row, now)
+                    continue
                 # Counted before sending: a try whose process dies counts, so that no message is tried forever.
                 row.tries += 1
-                row.next_at = now + _CLAIM
+                row.next_at = now + CLAIM
                 versions = secrets.valid_versions(row.webhook, now)
                 message = Message(row.id, webhook_id, project_id, row.webhook.url, versions, row.body, row.tries)
                 planned.begin(message)
                 claimed.append(message)
     return claimed
+
+
+def _give_up_test(row: DeliveryRow, now: datetime) -> None:
+    """End a test message that became due: the process that was sending it has died, and tests are not repeated."""
+    row.state, row.finished_at, row.next_at = DeliveryState.FAILED, now, None
+    row.error = "the service ended before it knew the answer; send another test"
 
 
 def record_answer(context: Context, message: Message, answer: ReceiverAnswer) -> None:

@@ -7,6 +7,7 @@ import secrets as random_names
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 
+from shardtune.api_schemas.access.keys import DEFAULT_PROJECT
 from shardtune.api_schemas.notifications.events import EventType
 from shardtune.api_schemas.notifications.webhooks import (
     Delivery,
@@ -15,13 +16,13 @@ from shardtune.api_schemas.notifications.webhooks import (
     WebhookSpec,
     WebhookWithSecret,
 )
-from shardtune.db.queries import studies, webhooks
+from shardtune.db.queries import keys, studies, webhooks
 from shardtune.db.tables.webhooks import DeliveryRow, WebhookRow
 from shardtune.service.http.errors import Conflict, NotFound, invalid
 from shardtune.service.http.idempotent_requests import NO_KEY, IdempotencyKey
 from shardtune.service.process.context import Context
-from shardtune.service.webhooks import addresses, secrets
-from shardtune.service.webhooks.send import Message, delivery_rules, send
+from shardtune.service.webhooks import addresses, deliveries, secrets
+from shardtune.service.webhooks.send import TEST, Message, delivery_rules, send
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +44,8 @@ def create(context: Context, spec: WebhookSpec, idempotency: IdempotencyKey = NO
         if spec.study_id is not None and (study is None or not context.principal.sees(study.project_id)):
             raise invalid("study_id", spec.study_id, f"study_id ({spec.study_id}) does not exist; GET /v1/studies")
         project_id, limit = context.principal.project_id, context.settings.max_webhooks
+        # The lock makes count and insert one step for two simultaneous requests.
+        keys.lock_project(session, project_id or DEFAULT_PROJECT)
         if webhooks.count(session, project_id) >= limit:
             raise Conflict("too_many_webhooks", f"there are {limit} webhooks of this project already; delete one first")
         row = WebhookRow(
@@ -143,10 +146,10 @@ def _test_message(context: Context, webhook_id: str, idempotency: IdempotencyKey
     with idempotency.write(context) as session:
         row = _lock(context, session, webhook_id)
         now = context.now()
-        body = json.dumps({"type": "webhook.test", "timestamp": now.isoformat(), "data": {"webhook_id": row.id}})
-        # A message of its own, never retried: `next_at` None keeps the delivery loop from claiming it.
-        delivery_row = webhooks.add_delivery(session, row, "webhook.test", body, now)
-        delivery_row.tries, delivery_row.next_at = 1, None
+        body = json.dumps({"type": TEST, "timestamp": now.isoformat(), "data": {"webhook_id": row.id}})
+        # Due once this process must have sent it: then the delivery loop ends it as failed, and sends nothing.
+        delivery_row = webhooks.add_delivery(session, row, TEST, body, now)
+        delivery_row.tries, delivery_row.next_at = 1, now + deliveries.CLAIM
         session.flush()
         idempotency.answer(session, _delivery_view(delivery_row))
         return Message(delivery_row.id, row.id, row.project_id, row.url, secrets.valid_versions(row, now), body, 1)
@@ -157,7 +160,7 @@ def _note_test(context: Context, message: Message, status: int | None, error: st
         row = webhooks.delivery(session, message.delivery_id)
         if row is None:
             raise NotFound("unknown_webhook", f"webhook {message.webhook_id} was deleted meanwhile")
-        row.status, row.error, row.finished_at = status, error, context.now()
+        row.status, row.error, row.finished_at, row.next_at = status, error, context.now(), None
         row.state = DeliveryState.FAILED if error else DeliveryState.DELIVERED
         return _delivery_view(row)
 
@@ -212,6 +215,7 @@ def _delivery_view(row: DeliveryRow) -> Delivery:
         status=row.status,
         error=row.error,
         created_at=row.created_at,
-        next_at=row.next_at,
+        # A test has no next try.
+        next_at=None if row.type == TEST else row.next_at,
         finished_at=row.finished_at,
     )

@@ -9,10 +9,12 @@ import httpx
 
 from shardtune.service.process.context import Context
 from shardtune.service.process.dns_resolver import DnsResolver
-from shardtune.service.process.public_addresses import AddressRejected, resolve_checked
+from shardtune.service.process.public_addresses import AddressRejected, ascii_host, resolve_checked
 from shardtune.service.process.public_tls import public_tls
 from shardtune.service.webhooks import addresses, secrets
 
+TEST = "webhook.test"
+"""Type of a message that a person asks for to test a webhook; it is sent once."""
 _TIMEOUT_S = 15.0
 _MAX_ANSWER_BYTES = 64 * 1024
 
@@ -109,7 +111,7 @@ async def _post(message: Message, key: bytes, now: datetime, reach: DeliveryRule
             url.copy_with(host=address),
             headers=headers,
             content=message.body,
-            extensions={"sni_hostname": url.host},
+            extensions={"sni_hostname": ascii_host(url)},
         )
         response = await client.send(request, stream=True)
         try:

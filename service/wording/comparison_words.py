@@ -41,6 +41,7 @@ class ComparedLine:
 def figure_rows(compared: Comparison) -> tuple[ComparedLine, ...]:
     """Return the rows of the comparison table with measured figures, their intervals, and costs."""
     sides, currency = compared.configs, compared.currency
+    peaks = [side.peak_gib for side in sides]
     return tuple(
         _row(name, values)
         for name, values in (
@@ -52,7 +53,7 @@ def figure_rows(compared: Comparison) -> tuple[ComparedLine, ...]:
                 [_speed_with_range(side.validation) for side in sides],
             ),
             ("speed-up over its study's baseline (paired runs)", [_speedup(side) for side in sides]),
-            ("peak memory", [study_words.memory(side.peak_gib) or _NONE for side in sides]),
+            ("peak memory", [study_words.memory(peak, *peaks) or _NONE for peak in peaks]),
             ("step time (search run)", [_NONE if s.step_time_s is None else _seconds(s.step_time_s) for s in sides]),
             ("MFU", [_NONE if side.mfu is None else f"{side.mfu:.1%}" for side in sides]),
             ("cost of its runs", [_cost_in_words(side.gpu_seconds, side.price, currency) for side in sides]),

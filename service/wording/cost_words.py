@@ -9,16 +9,22 @@ _WHOLE_HOURS = 10.0
 
 def cost_rows(cost: StudyCost, *, on_cpu: bool) -> list[tuple[str, str]]:
     """Return the estimated cost of a study as rows, each with a name and a text."""
-    unknown = "not known: step times of this model or hardware cannot be predicted"
-    hours = "rank-hours" if on_cpu else "GPU-hours"
     return [
         ("trials", f"{_numbers(cost.trials)}, then {_validation_runs(cost.validation_runs)}"),
         *([("recipes", f"{_numbers(cost.recipe_runs)} runs beside the answer")] if cost.recipe_runs.high else []),
-        ("time", unknown if cost.minutes is None else _times(cost.minutes)),
-        (hours, unknown if cost.gpu_hours is None else _hours(cost.gpu_hours)),
+        *time_rows(cost.minutes, cost.gpu_hours, on_cpu=on_cpu),
         ("gain", _gain(cost.expected_gain)),
         *(("stops" if at == 0 else "", text) for at, text in enumerate(cost.stops)),
         ("basis", cost.basis),
+    ]
+
+
+def time_rows(minutes: Range | None, gpu_hours: Range | None, *, on_cpu: bool) -> list[tuple[str, str]]:
+    """Return an estimated time as rows for minutes and GPU-hours (rank-hours), each with a name and a text."""
+    unknown = "not known: step times of this model or hardware cannot be predicted"
+    return [
+        ("time", unknown if minutes is None else _times(minutes)),
+        ("rank-hours" if on_cpu else "GPU-hours", unknown if gpu_hours is None else _hours(gpu_hours)),
     ]
 
 

@@ -27,8 +27,9 @@ def memory_text(recipe: ConsideredRecipe) -> str:
     recipe that it states; empty if they were not measured."""
     if recipe.peak_gib is None:
         return ""
-    own = study_words.memory(recipe.peak_gib)
-    return own if recipe.stated_peak_gib is None else f"{own} beside {study_words.memory(recipe.stated_peak_gib)}"
+    own, stated = recipe.peak_gib, recipe.stated_peak_gib
+    beside = "" if stated is None else f" beside {study_words.memory(stated, own)}"
+    return f"{study_words.memory(own, stated)}{beside}"
 
 
 def loss_text(loss: LossComparison) -> str:

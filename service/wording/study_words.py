@@ -60,9 +60,10 @@ def rate(value: float | None) -> str:
     return "" if value is None else formatting.rate(value)
 
 
-def memory(value: float | None) -> str:
-    """Format an amount of memory in GiB with the unit; empty if the amount is unknown."""
-    return "" if value is None else formatting.memory(value)
+def memory(value: float | None, *beside: float | None) -> str:
+    """Format an amount of memory in GiB with the unit; empty if the amount is unknown. `beside`: amounts with which a
+    reader compares it, and which have the same unit."""
+    return "" if value is None else formatting.memory(value, *(other for other in beside if other is not None))
 
 
 def peak_memory(trial: Trial) -> float | None:
@@ -111,6 +112,11 @@ def closest_rejections(rejections: Sequence[Rejection]) -> list[str]:
     return [rejection_text(rejection) for rejection in nearest.values()]
 
 
+def trial_memory(trial: Trial) -> str:
+    """Format the peak memory of a trial, in the unit of `prediction_note`; empty if it is unknown."""
+    return memory(peak_memory(trial), None if trial.prediction is None else trial.prediction.memory_gib)
+
+
 def prediction_note(trial: Trial) -> str:
     """Return the predicted speed and memory of a trial in brackets; empty without a prediction."""
     prediction = trial.prediction
@@ -119,7 +125,7 @@ def prediction_note(trial: Trial) -> str:
     speed = (
         f"{rate(prediction.tokens_per_s_per_gpu)} tokens/s/GPU, " if prediction.tokens_per_s_per_gpu is not None else ""
     )
-    return f" (predicted: {speed}{memory(prediction.memory_gib)})"
+    return f" (predicted: {speed}{memory(prediction.memory_gib, peak_memory(trial))})"
 
 
 def sampler_note(trial: Trial) -> str:
@@ -198,7 +204,7 @@ def count_disturbed(disturbed: int, search_runs: int) -> str:
     """Format a number of disturbed search runs: `3 of 12 search runs were disturbed`; empty if the number is 0."""
     if not disturbed:
         return ""
-    return f"{disturbed} of {counted(search_runs, 'search run')} {'was' if disturbed == 1 else 'were'} disturbed by other processes"
+    return f"{disturbed} of {counted(search_runs, 'search run')} {'was' if disturbed == 1 else 'were'} disturbed by other programs"
 
 
 def search_run_disturbance(trial: Trial) -> str | None:
@@ -219,7 +225,7 @@ def undecided_text(verdict: OpenVerdict) -> str:
             "whole steps throughout"
         )
     if verdict.disturbed_runs:
-        text += f", and other processes disturbed {verdict.disturbed_runs} of their {2 * verdict.pairs} runs"
+        text += f", and other programs disturbed {verdict.disturbed_runs} of their {2 * verdict.pairs} runs"
     if verdict.disturbed_pairs == verdict.pairs:
         return f"{text}; no pair was undisturbed, and only a quieter machine can decide it"
     if verdict.more_pairs is None:

@@ -189,10 +189,11 @@ def rejection_reason(worker: WorkerRow, study: StudyRow) -> StudyReason:
     )
 
 
-def waiting_reason(worker: WorkerRow, cause: str) -> StudyReason:
+def waiting_reason(
+    worker: WorkerRow, cause: str, code: StudyReasonCode = StudyReasonCode.WAITS_FOR_WORKER
+) -> StudyReason:
     """Reason that is stored with a study that waits for another worker, because this worker cannot execute its runs."""
-    text = f"waiting for a worker: {worker.name} {cause}"
-    return StudyReason(code=StudyReasonCode.WAITS_FOR_WORKER, text=text)
+    return StudyReason(code=code, text=f"waiting for a worker: {worker.name} {cause}")
 
 
 def describe(cluster: Cluster) -> str:

@@ -71,6 +71,8 @@ def all_parts(**more: Any) -> dict[str, Any]:
         ({"workers": {"kind": "ray"}}, "/workers/kind"),
         ({"workers": {"kind": "one-host", "hosts": 0}}, "/workers/hosts"),
         ({"workers": {"args": "--cold"}}, "/workers/args"),
+        ({"workers": {"env": {"SHARDTUNE_API_KEY": "secret"}}}, "/workers/env"),
+        ({"workers": {"env": {"NCCL_IB_GID_INDEX": 3}}}, "/workers/env/NCCL_IB_GID_INDEX"),
         ({"recommender": {"clusters": ["8 x h100"]}}, "/recommender/clusters/0"),
         ({"ingress": {"enabled": True}}, "/ingress/host"),
         ({"ingress": {"host": "https://a.example.com/"}}, "/ingress/host"),
@@ -165,6 +167,31 @@ def test_texts_arrive_as_they_are(tmp_path: Path) -> None:
     assert (
         manifests["StatefulSet", "shardtune-worker"]["spec"]["template"]["spec"]["containers"][0]["args"][-1] == HOSTILE
     )
+
+
+@pytest.mark.parametrize("kind", ["one-host", "autoscaled", "jobset", "trainer", "kuberay"])
+def test_ranks_get_the_cards_of_their_host_and_the_variables_for_them(kind: str, tmp_path: Path) -> None:
+    values = {
+        "kind": kind,
+        "env": {"NCCL_IB_HCA": "=mlx5_0,mlx5_1", "NOTE": HOSTILE},
+        "resources": {"limits": {"memory": "256Gi", "rdma/hca_shared_devices_a": "1"}},
+        "podAnnotations": {"k8s.v1.cni.cncf.io/networks": "roce"},
+    }
+    manifests = render({"workers": values}, tmp_path)
+    assert wrong_manifests(manifests) == []
+    templates = [template for item in manifests for template in pod_templates(item)]
+    with_ranks = [
+        (template, container)
+        for template in templates
+        for container in template["spec"]["containers"]
+        if "nvidia.com/gpu" in container["resources"].get("limits", {})
+    ]
+    ((template, container),) = with_ranks
+    assert container["resources"]["limits"]["rdma/hca_shared_devices_a"] == "1"
+    assert [item for item in container["env"] if item["name"] in values["env"]] == [
+        {"name": name, "value": value} for name, value in values["env"].items()
+    ]
+    assert template["metadata"]["annotations"] == values["podAnnotations"]
 
 
 def test_a_shell_reads_each_option_of_a_rayjob_as_it_is(tmp_path: Path) -> None:

@@ -27,6 +27,9 @@ STRATEGIES: dict[str, dict[str, Any]] = {
 }
 BLOCKS = 12
 """Dynamo's limit is 8 (torch 2.13). DDP reached it with 16 blocks on a GPU, and two blocks had not shown it."""
+MOST_FRAMES = {"fsdp2": 3, "zero-3": 3 * (BLOCKS + 1)}
+"""Maximum number of compiled frames, where it is not 1. ZeRO-3's hooks run between the layers of a block and end a graph
+there, anew in each block (DeepSpeed 0.19.8)."""
 BOUND = {"loss": 5e-4, "grad_norm": 3e-2, "parameter_sum": 5e-4, "parameter_square_sum": 1e-4}
 """Bounds of uncompiled bfloat16 (`test_parity`): a fused kernel rounds once where several round each."""
 
@@ -41,3 +44,8 @@ def test_twelve_compiled_blocks_train_the_same(host: HostProcess, name: str, pre
     assert [report.status for report in reports] == ["complete"] * 2, reports[1].failure
     difference = deviation(reports[1].trajectory, reports[0].trajectory)
     assert all(difference[name] <= bound for name, bound in BOUND.items()), difference
+    compiled_frames = reports[1].compiled
+    assert reports[0].compiled is None and compiled_frames is not None
+    assert compiled_frames.frames <= MOST_FRAMES.get(name, 1), "equal blocks share their compilation"
+    assert compiled_frames.recompilations == 0 and compiled_frames.while_timed == 0
+    assert (compiled_frames.graph_breaks > 0) == (name == "zero-3")

@@ -16,6 +16,7 @@ import pytest
 import torch
 from torch.utils.cpp_extension import _get_build_directory
 
+from shardtune.workers import processor
 from shardtune.workers.launch import Launch
 from shardtune.workers.machine.inventory import Libraries
 from shardtune.workers.rank.classify import SetupError
@@ -196,10 +197,19 @@ def test_a_cache_that_cannot_be_made_has_no_operator_and_the_builder_says_what_t
         cpu_adam.build()
 
 
+def test_each_kind_of_processor_and_version_has_an_operator_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Compiled with -march=native: on a home folder that unlike hosts share, one would run the other's instructions.
+    names = {cpu_adam.extension_name()}
+    for owner, name in ((processor, "digest"), (cpu_adam, "_built_for")):
+        monkeypatch.setattr(owner, name, lambda: "another")
+        names.add(cpu_adam.extension_name.__wrapped__())
+    assert len(names) == 3
+
+
 def test_an_offload_trial_does_not_wait_for_the_lock_that_a_killed_one_left(host: HostProcess) -> None:
     offload = {"kind": "zero", "stage": 1, "offload_optimizer": {"device": "cpu"}}
     assert host.run(tiny_task(offload, parity_steps=2))[0].status == "complete", "and now the operator is built"
-    lock = Path(_get_build_directory("cpu_adam", verbose=False)) / "lock"
+    lock = Path(_get_build_directory(cpu_adam.extension_name(), verbose=False)) / "lock"
     lock.touch()
     try:
         assert host.run(tiny_task(offload, parity_steps=2))[0].status == "complete"

@@ -54,13 +54,13 @@ def read(top: Section, workload: Workload, cluster: Cluster, notes: list[str]) -
         if stated is not None and stated != expected:
             raise ValueError(f"{top.name(key)} ({stated}), but the cluster has {expected}; make them equal, or drop it")
     mixed = _precision(top, workload, notes)
+    precisions.check_positive(top, "micro_batch")
     if kind == "deepspeed":
         config = _deepspeed(top, mixed, workload, cluster, notes)
     else:
         config = _torch(top, kind, workload, cluster, notes)
     micro_batch = top.integer("micro_batch")
     if micro_batch is not None:
-        precisions.check_positive(top, "micro_batch")
         config = config.model_copy(update={"micro_batch": micro_batch})
     elif kind != "deepspeed":
         notes.append(
@@ -170,14 +170,14 @@ def _mesh(top: Section) -> tuple[int, int] | None:
 
 
 def _deepspeed(top: Section, mixed: str | None, workload: Workload, cluster: Cluster, notes: list[str]) -> TrialConfig:
-    section = top.section("deepspeed_config")
+    section, micro_batch = top.section("deepspeed_config"), top.integer("micro_batch")
     document = section.get("deepspeed_config_file")
     # Accelerate 1.15 takes the file and ignores the keys beside it.
     if document is not None:
         for key in ("zero_stage", "gradient_accumulation_steps", "gradient_clipping"):
             if key in section:
                 notes.append(f"{section.name(key)} has no effect beside deepspeed_config_file")
-        return deepspeed.read(section.section("deepspeed_config_file"), workload, cluster, notes)
+        return deepspeed.read(section.section("deepspeed_config_file"), workload, cluster, notes, micro_batch)
     stage = section.integer("zero_stage")
     if stage is None:
         stage = _DEFAULT_STAGE
@@ -199,7 +199,7 @@ def _deepspeed(top: Section, mixed: str | None, workload: Workload, cluster: Clu
         ["zero3_init_flag", "zero3_save_16bit_model", "deepspeed_multinode_launcher", "deepspeed_hostfile"]
     )
     notes += [f"{name} is not applied" for name in section.unread(silent | {"deepspeed_moe_layer_cls_names"})]
-    return deepspeed.read(Section(values, section.name("")[:-1]), workload, cluster, notes)
+    return deepspeed.read(Section(values, section.name("")[:-1]), workload, cluster, notes, micro_batch)
 
 
 def with_sync(config: TrialConfig, workload: Workload, cluster: Cluster, notes: list[str]) -> TrialConfig:

@@ -96,8 +96,21 @@ def read(
     if top.flag("zero_force_ds_cpu_optimizer") is False and getattr(strategy, "offload_optimizer", None) is not None:
         name = top.name("zero_force_ds_cpu_optimizer")
         notes.append(f"{name} (false) is not applied: offloaded states are stepped by DeepSpeed's own CPU Adam")
+    _note_clocks(top, notes)
     notes += [f"{name} is not applied" for name in top.unread(_SILENT_KEYS)]
     return TrialConfig(strategy=strategy, micro_batch=micro_batch)
+
+
+def _note_clocks(top: Section, notes: list[str]) -> None:
+    """Add a note for each switch with which DeepSpeed waits for the GPU in order to measure."""
+    switches = [(top, "wall_clock_breakdown")]
+    switches += [(top.section(name), "enabled") for name in ("flops_profiler", "comms_logger")]
+    for section, name in switches:
+        if section.flag(name):
+            notes.append(
+                f"{section.name(name)} (true) is not applied: with it DeepSpeed waits for the GPU in each micro batch, which "
+                "trials do not"
+            )
 
 
 def _strategy(zero: Section, precision: Precision, notes: list[str]) -> ZeroConfig | DdpConfig:
@@ -257,6 +270,20 @@ def check_recognised(top: Section) -> None:
         )
 
 
+def _check_outer(top: Section, outer: int, workload: Workload, world: int) -> None:
+    """Compare the batch of a DeepSpeed JSON with the micro batch of the file that names it. The Trainer fills in what
+    the JSON leaves open, and rejects other numbers (transformers 5.23)."""
+    key, steps = "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"
+    micro, accumulation = top.integer(key), top.integer(steps)
+    if micro not in (None, outer):
+        raise ValueError(
+            f"{top.name(key)} ({micro}), but the file that names this JSON has micro batch {outer}, stated or by default; make "
+            "them equal"
+        )
+    if accumulation is not None:
+        precisions.check_product((key, outer), (steps, accumulation), world, workload.global_batch)
+
+
 def _micro_batch(top: Section, workload: Workload, cluster: Cluster, notes: list[str], outer: int | None) -> int:
     names = ("train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
     precisions.check_positive(top, *names)
@@ -266,8 +293,8 @@ def _micro_batch(top: Section, workload: Workload, cluster: Cluster, notes: list
         raise ValueError(
             f"{top.name('train_batch_size')} ({total}), but the workload's global_batch is {expected}; make them equal"
         )
-    # The Trainer fills in DeepSpeed's batch from its own arguments where the JSON leaves it open.
-    if micro is None and outer is not None:
+    if outer is not None:
+        _check_outer(top, outer, workload, world)
         return outer
     if micro is None and accumulation is None and total is None:
         notes.append("baseline gives no batch size; measured at micro batch 1")

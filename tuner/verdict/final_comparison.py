@@ -7,7 +7,8 @@
   confirm a gain: they had no part in any choice, so one comparison needs protection, however many candidates there
   were. Runs beside the baseline's that show a candidate far behind end the comparison earlier.
 - On a quiet machine `tuner.verdict.quiet_test` may decide after three to six pairs.
-- A pair whose runs had unequal load is left out, and another one takes its place (`tuner.verdict.too_busy`).
+- A pair whose runs had unequal load is left out, and another one takes its place (`tuner.verdict.too_busy`). So is one
+  whose runs were on different workers or hosts, until these are half of the limit on pairs.
 
 Nothing is dropped before it has run beside the baseline. Everything is derived from the stored runs. Blocks whose runs
 were on different workers, or on other hosts of one worker, are left out.
@@ -160,8 +161,8 @@ def _is_over(decide: Decide, pairs: Sequence[Pair], uneven: int, *, most_pairs: 
     """Whether the pairs decide, by a test, or too many were uneven. `uneven`: number of pairs that were left out. Where
     pairs were added to a comparison without a verdict, `fewest_pairs` run in all, unless fewer have one."""
     is_added = len(pairs) + uneven < fewest_pairs
-    # The uneven pairs that ended a comparison exceed half of an odd limit: a single added pair would not run.
-    if not too_busy.may_go_on(uneven, most_pairs + is_added):
+    # Uneven pairs that ended the comparison before, perhaps more than once, are no reason to run none of the added ones.
+    if not is_added and not too_busy.may_go_on(uneven, most_pairs):
         return True
     ratios = [pair.log_ratio for pair in pairs]
     if decide(ratios, most_pairs) == "open":
@@ -169,6 +170,13 @@ def _is_over(decide: Decide, pairs: Sequence[Pair], uneven: int, *, most_pairs: 
     # Disturbed pairs may end the test, but confirm nothing: an added pair may be the undisturbed one.
     has_verdict = undecided.verdict(pairs, paired_test.speedup(ratios)) is not Verdict.UNDECIDED
     return has_verdict or not is_added
+
+
+def _may_pair(pairs: int, lost: int, most_pairs: int) -> bool:
+    """Whether the limit on pairs allows another one. Pairs that were left out use up none of it. `lost`: number of
+    comparison blocks left out because their runs were on different workers or hosts."""
+    # Beyond half of the limit, lost blocks count: where each run is on another host, all blocks are lost.
+    return pairs + max(0, lost - most_pairs // 2) < most_pairs
 
 
 def _run_pairs(
@@ -184,25 +192,24 @@ def _run_pairs(
         even, uneven = blocks.pairs_by_evenness(challenger, baseline)
         return RankingState(baseline, challenger, even, None, True, blocks.lost_blocks, uneven)
     pairs, uneven_pairs = list[Pair](), list[Pair]()
-    last = blocks.block + most_pairs
+    lost_before = blocks.lost_blocks
     missing_run: NextRun | None = None
     is_far_behind = is_settled_early = False
-    while blocks.block < last and not is_far_behind and not is_over(pairs, len(uneven_pairs)):
+
+    def may_pair() -> bool:
+        return _may_pair(len(pairs), blocks.lost_blocks - lost_before, most_pairs)
+
+    while may_pair() and not is_far_behind and not is_over(pairs, len(uneven_pairs)):
         is_settled_early = may_end_early and quiet_test.decide(pairs, len(uneven_pairs)) != "open"
         if is_settled_early:
             break
         block = blocks.take((baseline, challenger))
         if isinstance(block, NextRun):
-            # The block that was left out may have been the last one that the limit on pairs allows.
-            missing_run = block if block.comparison_block < last else None
+            # The block that was left out may have been the last one that is allowed.
+            missing_run = block if may_pair() else None
             break
         pair = blocks.pairs(challenger, baseline)[-1]
-        if pair.is_even:
-            pairs.append(pair)
-        else:
-            uneven_pairs.append(pair)
-            # Another pair takes its place: `most_pairs` limits the pairs that count.
-            last += 1
+        (pairs if pair.is_even else uneven_pairs).append(pair)
         is_far_behind = blocks.is_far_behind(challenger, baseline)
     return RankingState(
         baseline,

@@ -3,7 +3,8 @@
 Two runs are an even pair if neither was disturbed, or if other programs left both about the same number of cores: under
 equal steady load a paired comparison is still evidence. Any other pair is uneven. Hence:
 
-- A final comparison leaves uneven pairs out and runs others in their place, until they are half of `max_pairs`.
+- A final comparison leaves uneven pairs out and runs others in their place, until they are half of `max_pairs`. Pairs
+  that a user adds to an ended comparison run even then.
 - Its verdict is that of the even pairs (`tuner.verdict.undecided`). If these settle nothing, and half or more of all
   pairs were uneven, or too few for an interval are left, or no pair was free of disturbance, the verdict is `too_busy`
   instead of `undecided`: what is faster beside other programs may be slower alone.

@@ -14,8 +14,16 @@ from shardtune.api_schemas.training.models import ModelSummary
 from shardtune.api_schemas.training.native_dtypes import DeviceDtypes, emulation_note
 from shardtune.api_schemas.trials.diagnosis import ProfilerRecording
 from shardtune.api_schemas.trials.failures import Failure, FailureKind
-from shardtune.api_schemas.trials.leases import DerivedTrialTask, ModelSummaryTask, TargetRehearsalTask, Task, TrialTask
+from shardtune.api_schemas.trials.leases import (
+    DerivedTrialTask,
+    ModelSummaryTask,
+    TargetRehearsalTask,
+    Task,
+    TraceTask,
+    TrialTask,
+)
 from shardtune.api_schemas.trials.measurements import Measurement
+from shardtune.api_schemas.trials.progress import Progress
 from shardtune.api_schemas.trials.rehearsals import RehearsalReport
 from shardtune.api_schemas.trials.resume_check import ResumeMeasurement
 from shardtune.workers.agent.collect import attempt_outcome
@@ -80,6 +88,14 @@ class Workplace:
         """Build DeepSpeed's operators if the task needs them, unless this worker has done so or `give_up` ends it."""
         if self.operator_build is not None:
             self.operator_build.run_before(task, give_up)
+
+    @property
+    def progress(self) -> Progress | None:
+        """Progress of a run before its ranks exist: the build of operators. None if nothing is being built."""
+        # With this change the service extends the run's deadline, which counts from the lease.
+        return (
+            Progress(phase="starting") if self.operator_build is not None and self.operator_build.is_running else None
+        )
 
     def is_ready(self, give_up: Callable[[], bool]) -> bool:
         """Wait until ranks can be started and the devices are free; returns false if `give_up` ended the wait.
@@ -194,6 +210,13 @@ def _require_fit(task: Task, workplace: Workplace) -> None:
     if isinstance(task, DerivedTrialTask) and task.model.script is not None:
         raise ValueError(
             f"model.script ({task.model.script}) cannot be restarted or traced: a script trains, saves and loads by itself"
+        )
+    if workplace.operator_build is not None:
+        workplace.operator_build.require_built(task)
+    if isinstance(task, TraceTask) and workplace.nodes > 1:
+        raise ValueError(
+            f"a worker over {workplace.nodes} hosts records no traces, which would lie on the hosts of its ranks; explain the study "
+            "with a worker on one machine (--launcher local)"
         )
     # The cluster of a rehearsal is that of the target, which no worker has.
     if isinstance(task, ModelSummaryTask | TargetRehearsalTask):

@@ -101,10 +101,16 @@ def _writers(saved: Sequence[CheckpointPart]) -> int | None:
 
 def trace_record(
     task: TraceTask, directory: TrialDir, reports: Sequence[RankReport], ended: RanksEnd
-) -> ProfilerRecording:
+) -> ProfilerRecording | Failure:
     """Description of the ranks' traces. It contains step times with and without the profiler, which show how much the
-    profiler slows the steps."""
+    profiler slows the steps. A failure if the traces are on another host."""
     folder = directory.path / TRACES
+    if not folder.is_dir():
+        return Failure(
+            kind=FailureKind.SETUP,
+            message="the ranks ran on another host than the worker's agent, and their traces are there; explain the study with "
+            "a worker on one machine (--launcher local)",
+        )
     return ProfilerRecording(
         folder=str(folder),
         bytes=sum(path.stat().st_size for path in folder.iterdir()),
@@ -171,6 +177,7 @@ def measurement(
         short_steps=first.short_steps,
         padding=_padding(task),
         skipped_steps=first.skipped_steps,
+        compiled=first.compiled,
         data_wait_fraction=rank_figures.data_wait_fraction(reports, windows),
         startup_s=rank_figures.latest(report.first_forward_s for report in reports),
         teardown_s=None if last_step_s is None else ended.elapsed_s - last_step_s,

@@ -162,7 +162,7 @@ class Agent:
             self._session.id,
             lease,
             sent_at_s,
-            progress=lambda: waiter.with_wait(directory.progress()),
+            progress=lambda: waiter.with_wait(directory.progress() or self._workplace.progress),
             renewed=directory.write_deadline,
             protocol_version=self._session.protocol_version,
         )

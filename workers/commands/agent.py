@@ -66,7 +66,8 @@ def with_rates(
     log.info("the rates of this machine, which guide a search, are unknown: measuring them once (half a minute)")
     try:
         report = measure(hosts.launcher, offered, settings.work_dir, lambda: bool(interrupt))
-    except LaunchFailed as error:
+    except (LaunchFailed, OSError) as error:
+        # A full disk, too: the rates only guide a search.
         log.warning("the rates stay unknown: %s", error)
         return offered
     return offered if report is None else with_measured(settings, offered)

@@ -1,6 +1,7 @@
 """Execution of a worker's command: reads the settings, starts the log, and turns errors into exit codes."""
 
 import argparse
+import errno
 import logging
 import sys
 from collections.abc import Callable, Mapping
@@ -25,6 +26,8 @@ COMMANDS: Mapping[str, Callable[[WorkerSettings, argparse.Namespace], int]] = {
     "measure-hardware": detect.measure_hardware,
     "detect": detect.detect,
 }
+_DISK_ERRORS = frozenset([errno.ENOSPC, errno.EDQUOT, errno.EROFS])
+"""Error numbers of a disk that is full, beyond a quota or read-only, which may be met in any file that a worker writes."""
 
 
 def dispatch(options: argparse.Namespace) -> int:
@@ -52,6 +55,10 @@ def dispatch(options: argparse.Namespace) -> int:
         DevicesUnfit,
     ) as error:
         return _print_error(error, COULD_NOT_WORK)
+    except OSError as error:
+        if error.errno not in _DISK_ERRORS:
+            raise
+        return _print_error(DiskFull(f"{error}; free some space, or name a folder on another disk"), COULD_NOT_WORK)
 
 
 def _print_error(error: Exception, code: int) -> int:

@@ -6,6 +6,7 @@ from shardtune.api_schemas import formatting
 from shardtune.api_schemas.machines.hardware import HardwareReport
 from shardtune.api_schemas.training.models import ModelSummary
 from shardtune.api_schemas.training.native_dtypes import flops_per_s
+from shardtune.api_schemas.trials import compiled_frames
 from shardtune.api_schemas.trials.diagnosis import ProfilerRecording
 from shardtune.api_schemas.trials.failures import Failure
 from shardtune.api_schemas.trials.measurements import Measurement
@@ -52,6 +53,13 @@ def _measured(run: Measurement) -> Rows:
         rows.append(("loss", f"{run.losses[0]:.4f} to {run.losses[-1]:.4f} over {len(run.losses)} steps"))
     if run.skipped_steps:
         rows.append(("skipped", f"{run.skipped_steps} steps overflowed float16 and were trained again, untimed"))
+    if run.compiled is not None:
+        rows.append(
+            (
+                "compiled",
+                f"{formatting.counted(run.compiled.frames, 'function')}, {compiled_frames.compilation_details(run.compiled)}",
+            )
+        )
     started = f", {run.startup_s:.1f} s before the first step" if run.startup_s is not None else ""
     rows.append(("took", f"{run.elapsed_s:.1f} s{started}"))
     if run.conditions is not None and run.conditions.foreign_cpu_cores is not None:

@@ -8,6 +8,7 @@ import contextlib
 import os
 import platform
 import queue
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -143,10 +144,7 @@ class RayHosts:
         self._log_dir = log_dir
         address = address or os.environ.get("RAY_ADDRESS") or "auto"
         require_answer(address)
-        try:
-            ray.init(address=address, log_to_driver=False, namespace="shardtune", include_dashboard=False)
-        except (RayError, ConnectionError, RuntimeError) as error:
-            raise ValueError(f"ray_address ({address}) cannot be used: {error}. {REMEDY}") from None
+        _join(address)
         try:
             # After joining: only then is the address of the cluster's head known, where `auto` was given.
             require_closed(ray.get_runtime_context().gcs_address)
@@ -195,6 +193,17 @@ class RayHosts:
         with contextlib.suppress(RayError):
             remove_placement_group(self._group)
         ray.shutdown()
+
+
+def _join(address: str) -> None:
+    """Join the cluster, and keep the worker's handler of SIGTERM: Ray's ends the process wherever it is (2.60)."""
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        ray.init(address=address, log_to_driver=False, namespace="shardtune", include_dashboard=False)
+    except (RayError, ConnectionError, RuntimeError) as error:
+        raise ValueError(f"ray_address ({address}) cannot be used: {error}. {REMEDY}") from None
+    finally:
+        signal.signal(signal.SIGTERM, handler)
 
 
 def _bundle(ranks: int | None) -> dict[str, float]:

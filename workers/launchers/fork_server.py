@@ -1,7 +1,7 @@
 """Launcher that has ranks forked by a fork server, which has torch, transformers and deepspeed imported already.
 
-Exchanges JSON lines with `workers.rank.fork_server.server`: sends `store`, `launch` and `kill`; receives `ready`,
-`store`, `started`, `exited` and `rejected`. A dead fork server is replaced at the next `prepare`.
+Exchanges JSON lines with `workers.rank.fork_server.server`: sends `store`, `launch` and `kill`; receives `ready`
+or `failed`, then `store`, `started`, `exited` and `rejected`. A dead fork server is replaced at the next `prepare`.
 """
 
 import json
@@ -132,6 +132,9 @@ class ForkServerLauncher(Unobserved):
                 self._fail(f"was not ready after {self._ready_timeout_s:.0f} s")
             if event is None:
                 self._fail("ended before it was ready")
+            elif event.get("event") == "failed":
+                self._end_server()
+                raise LaunchFailed(f"{event.get('reason')}; see {self._log_path}")
             elif event.get("event") == "ready":
                 if event.get("unsafe") is not None:
                     self._end_server()

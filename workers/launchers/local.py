@@ -73,9 +73,10 @@ class LocalLauncher:
             self._current = self._cold
             return self._cold.prepare(give_up)
 
-    def build_operators(self, work_dir: Path, give_up: Callable[[], bool]) -> None:
-        """Build DeepSpeed's C++ operators in the environment of the ranks, unless they are built already."""
-        operators.build(self._environment, self._launch_tag, work_dir, give_up, operators.BUILD_COMMAND)
+    def build_operators(self, work_dir: Path, give_up: Callable[[], bool]) -> str | None:
+        """Build DeepSpeed's C++ operators in the environment of the ranks, unless they are built already. Returns the
+        reason why they were not built, or None."""
+        return operators.build(self._environment, self._launch_tag, work_dir, give_up, operators.BUILD_COMMAND)
 
     def open_store(self, directory: Path, address: str, ports: range = ANY_PORT) -> int:
         """Serve the store through which ranks of several hosts find each other; returns its port."""

@@ -24,9 +24,14 @@ log = logging.getLogger(__name__)
 class OperatorBuild:
     """Build of DeepSpeed's C++ operators that waits for the first task whose ranks need them, which a study may never have."""
 
-    def __init__(self, build: Callable[[GiveUp], None]) -> None:
+    def __init__(self, build: Callable[[GiveUp], str | None]) -> None:
+        """Prepare the build. `build` returns the reason why the operators were not built; None if they were."""
         self._build = build
         self._is_due = True
+        self.failure: str | None = None
+        """Reason why the build failed; None if it did not fail or has not run."""
+        self.is_running = False
+        """Whether the build is running, as seen by the thread that reports progress."""
 
     def run_before(self, task: Task, give_up: GiveUp) -> None:
         """Run the build if the task needs the operators. A failed build is not repeated."""
@@ -37,12 +42,29 @@ class OperatorBuild:
         """Run the build, unless one has ended."""
         if not self._is_due:
             return
+        self.is_running = True
         try:
-            self._build(give_up)
+            failure = self._build(give_up)
         except OSError as error:
             # Such as a full disk: trials that need no operators can still run.
+            failure = str(error)
             log.warning("DeepSpeed's CPU Adam was not built: %s", error)
+        finally:
+            self.is_running = False
         self._is_due = give_up()
+        self.failure = None if self._is_due else failure
+
+    def require_built(self, task: Task) -> None:
+        """Check that the ranks of a task need not repeat a build that has failed here: its time would count as theirs.
+
+        Raises:
+            ValueError: the task needs the operators, and their build has failed.
+        """
+        if self.failure is not None and uses_cpu_adam(task):
+            raise ValueError(
+                f"offload_optimizer (cpu) needs DeepSpeed's CPU Adam, which this worker could not build: {self.failure}; mend "
+                "that, then restart the worker"
+            )
 
 
 def build(
@@ -51,13 +73,16 @@ def build(
     work_dir: Path,
     give_up: GiveUp,
     command: tuple[str, ...],
-) -> None:
-    """Run the build of DeepSpeed's C++ operators to its end. A failed build is logged, and trials that need the
-    operators will report `setup` failures."""
+) -> str | None:
+    """Run the build of DeepSpeed's C++ operators to its end. A failed build is logged, and its reason is returned: trials
+    that need the operators will report `setup` failures."""
     log_path, started_s = work_dir / "operators.log", now_s()
     cache = environment.get("XDG_CACHE_HOME") or "~/.cache"
     folder = environment.get("TORCH_EXTENSIONS_DIR") or f"{cache}/torch_extensions"
-    status = f"building DeepSpeed's CPU Adam for optimizer offload: one to three minutes, once for these libraries, in {folder}"
+    status = (
+        "building DeepSpeed's CPU Adam for optimizer offload: one to three minutes, once for these libraries on this kind of "
+        f"processor, in {folder}"
+    )
     with doing(work_dir, status), log_path.open("wb") as output:
         builder = start_child(command, {**environment, LAUNCH_TAG: launch_tag}, stdout=output, stderr=subprocess.STDOUT)
         try:
@@ -69,12 +94,16 @@ def build(
                 builder.wait()
     if code == 0:
         log.info("DeepSpeed's CPU Adam built in %.0f s", now_s() - started_s)
-    elif not give_up():
+        return None
+    late = f"the build took longer than {_LIMIT_S:.0f} s" if code is None else ""
+    reason = late or tail(log_path, 500) or f"the build ended with exit code {code}"
+    if not give_up():
         log.warning(
             "DeepSpeed's CPU Adam was not built (see %s); trials that offload the optimizer will fail: %s",
             log_path,
-            tail(log_path, 500),
+            reason,
         )
+    return f"{reason.strip()} (see {log_path})"
 
 
 def _wait(builder: "subprocess.Popen[bytes]", until_s: float, give_up: GiveUp) -> int | None:

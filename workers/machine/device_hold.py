@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable, Iterator
 
 from shardtune.api_schemas.access import private_folder
-from shardtune.workers import status_note
+from shardtune.workers import processor, status_note
 from shardtune.workers.config.settings import WorkerSettings
 from shardtune.workers.launchers.base import LaunchFailed, Prepared
 from shardtune.workers.launchers.cold import RANK_COMMAND
@@ -37,7 +37,9 @@ def hold_devices(
     chosen = find_gpus().for_ranks(ranks)
     work_dir = private_folder.make(settings.work_dir, "work_dir")
     # torch's own default is a folder in /tmp with the user's name (2.13), which any user can make first: code in it runs.
-    own = {"TORCHINDUCTOR_CACHE_DIR": str(work_dir / "torchinductor"), "PYTHONUNBUFFERED": "1"}
+    # By processor: a work directory may lie in a home folder that unlike hosts share, and kernels are compiled for one.
+    kernels = work_dir / f"torchinductor-{processor.digest()}"
+    own = {"TORCHINDUCTOR_CACHE_DIR": str(kernels), "PYTHONUNBUFFERED": "1"}
     environment = {**own, **rank_environment(), **rank_devices.environment(chosen)}
     launch_tag = device_lock.launch_tag(settings.work_dir, chosen.uuids)
     with _lock(settings, chosen, patience_s), contextlib.ExitStack() as stack:

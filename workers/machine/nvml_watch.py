@@ -56,8 +56,19 @@ class Watch:
             except pynvml.NVMLError:  # mostly the timeout
                 time.sleep(max(0.0, min(0.05, ends_s - time.monotonic())))
                 continue
-            uuid = pynvml.nvmlDeviceGetUUID(event.device)
-            self._xids.setdefault(uuid, []).append(int(event.eventData))
+            for uuid in self._sources(event.device):
+                self._xids.setdefault(uuid, []).append(int(event.eventData))
+
+    def _sources(self, handle: Any) -> list[str]:
+        """UUID of the GPU that reported a driver error. A GPU that has fallen off the bus (Xid 79) may not even tell its
+        UUID; the error then counts for each GPU that does not."""
+        uuid = self._query(lambda: pynvml.nvmlDeviceGetUUID(handle))
+        if uuid is not None:
+            return [uuid]
+        return [own for own, known in self._handles.items() if not self._tells_uuid(known)]
+
+    def _tells_uuid(self, handle: Any) -> bool:
+        return self._query(lambda: pynvml.nvmlDeviceGetUUID(handle)) is not None
 
     def _observe(self, uuid: str) -> dict[str, Any]:
         handle = self._handles[uuid]

@@ -10,6 +10,7 @@ from shardtune.workers.config.settings import WorkerSettings
 from shardtune.workers.gang.messages import HelperLost, LaunchEnded, LaunchOrder, LaunchRejected, RankEnded, StageOrder
 from shardtune.workers.launch import ANY_PORT
 from shardtune.workers.launchers.base import LocalRanks, RankExit, RanksAlive
+from shardtune.workers.launchers.operators import OperatorBuild
 from shardtune.workers.node.agent_line import AgentConnection
 from shardtune.workers.trial_dir import TrialDir, check_disk, prune
 
@@ -18,8 +19,16 @@ class NodeLaunch:
     """Part of a launch that runs on this host, from the preparation of the launch's folder to the end of the host's
     ranks."""
 
-    def __init__(self, settings: WorkerSettings, allowed: Allowed, launcher: LocalRanks, line: AgentConnection) -> None:
+    def __init__(
+        self,
+        settings: WorkerSettings,
+        allowed: Allowed,
+        launcher: LocalRanks,
+        line: AgentConnection,
+        operator_build: OperatorBuild | None = None,
+    ) -> None:
         self._settings, self._allowed, self._launcher, self._line = settings, allowed, launcher, line
+        self._operator_build = operator_build
         self._directory: TrialDir | None = None
         self._directory_lock = threading.Lock()
         self._order: int | None = None
@@ -63,6 +72,8 @@ class NodeLaunch:
             (root / order.name).mkdir()
             return TrialDir(root / order.name)
         self._allowed.check(order.task.model)
+        if self._operator_build is not None:
+            self._operator_build.require_built(order.task)
         directory = TrialDir.create(root, order.name, order.task, order.fingerprint, self._settings.min_free_gib)
         if order.task.model.script is not None:
             directory.write_script(self._allowed.scripts[order.task.model.script])

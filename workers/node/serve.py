@@ -4,6 +4,7 @@ ended or is silent.
 The main thread alone touches devices and ranks: the kernel ties children to the thread that started them.
 """
 
+import functools
 import hashlib
 import logging
 import os
@@ -32,6 +33,7 @@ from shardtune.workers.gang.messages import (
 )
 from shardtune.workers.launchers.base import LaunchFailed, Prepared
 from shardtune.workers.launchers.local import LocalLauncher
+from shardtune.workers.launchers.operators import OperatorBuild
 from shardtune.workers.machine import device_hold, library_probe
 from shardtune.workers.machine.device_watch import DevicesUnfit
 from shardtune.workers.machine.inventory import Gpus, Libraries, ranks_of
@@ -70,13 +72,15 @@ def serve(begin: Begin, line: AgentConnection) -> None:
         if prepared is None or line.is_over:
             return
         # Now and not before a trial: other hosts would wait for this one in the middle of a run.
-        if (operator_build := device_hold.operator_build(settings, launcher, prepared)) is not None:
+        operator_build = device_hold.operator_build(settings, launcher, prepared)
+        if operator_build is not None:
             operator_build.run(lambda: line.is_over)
             if line.is_over:
                 return
         libraries = library_probe.of_prepared(prepared, gpus, ranks_of(gpus, settings.ranks))
         line.send(_ready(settings, gpus, libraries, prepared, allowed))
-        Node(settings, allowed, line, launcher, lambda: detect_again(settings, libraries)).carry_out_orders()
+        inspect_again = functools.partial(detect_again, settings, libraries)
+        Node(settings, allowed, line, launcher, inspect_again, operator_build).carry_out_orders()
 
 
 def host_settings(begin: Begin) -> WorkerSettings:
@@ -142,11 +146,13 @@ class Node:
         line: AgentConnection,
         launcher: LocalLauncher,
         inspect_again: Callable[[], Fingerprint | None],
+        operator_build: OperatorBuild | None = None,
     ) -> None:
         """Prepare the host for orders. `inspect_again` returns the host's present fingerprint (hardware and software
         versions); None if it is unknown."""
         self._line, self._launcher, self._inspect_again = line, launcher, inspect_again
-        self._launch, self._probe_ports = NodeLaunch(settings, allowed, launcher, line), addresses.ProbePorts()
+        self._launch = NodeLaunch(settings, allowed, launcher, line, operator_build)
+        self._probe_ports = addresses.ProbePorts()
         line.on_renewal(self._launch.move_deadline)
 
     def carry_out_orders(self) -> None:

@@ -228,6 +228,7 @@ def _report(place: RankContext, loop: Loop, meter: memory.MemoryMeter, wrap_time
         trajectory=tuple(outcome.trajectory),
         losses=tuple(outcome.losses),
         skipped_steps=loop.skipped.count,
+        compiled=loop.compiled_frames(),
         versions=library_versions(),
     )
 

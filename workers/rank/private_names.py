@@ -92,7 +92,12 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "fp16-mixed": ("torch.amp.GradScaler._unscale_grads_",),
     "mlp_slices": ("torch.nn.modules.dropout._DropoutNd", "torch.nn.modules.batchnorm._NormBase"),
     "quantization": ("torch.nn.Module._save_to_state_dict",),
-    "compile": ("torch._dynamo.config.fail_on_recompile_limit_hit", "torch._dynamo.trace_rules.add"),
+    "compile": (
+        "torch._dynamo.config.fail_on_recompile_limit_hit",
+        "torch._dynamo.trace_rules.add",
+        "torch._dynamo.utils.counters",
+        "torch._dynamo.utils.get_compilation_metrics",
+    ),
     "named models": ("transformers.AutoModelForCausalLM._model_mapping",),
 }
 """Full names that each part of a rank needs. Names that the code does without are left out, such as `_warmup_p2p`, and so

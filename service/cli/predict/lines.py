@@ -124,8 +124,8 @@ def memory_terms(peak: MemoryPrediction) -> list[tuple[str, float]]:
 
 def _print_memory_terms(console: Console, prediction: Prediction) -> None:
     peak = prediction.memory
-    terms = ", ".join(f"{name} {memory(gib)}" for name, gib in memory_terms(peak))
-    interval = f"{memory(peak.low_gib)} to {memory(peak.high_gib)}"
+    terms = ", ".join(f"{name} {memory(gib, peak.high_gib)}" for name, gib in memory_terms(peak))
+    interval = f"{memory(peak.low_gib, peak.high_gib)} to {memory(peak.high_gib, peak.low_gib)}"
     console.print(f"\n{prediction.description} (peak at {peak.moment}; {interval})")
     console.print(f"  {terms}")
     if peak.host_gib_per_node:

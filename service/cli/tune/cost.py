@@ -1,10 +1,12 @@
 """Print what a study should take and gain, for `tune --cost`: nothing is started but the detection of the hardware."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from shardtune.api_schemas.access import regular_file
+from shardtune.api_schemas.formatting import counted
 from shardtune.api_schemas.machines.hardware import Cluster, HardwareReport, MeasuredHardware
-from shardtune.api_schemas.studies.study_cost import StudyCost
+from shardtune.api_schemas.studies.study_cost import CostOfSizes, SizeCost, StudyCost
 from shardtune.api_schemas.studies.study_request import StudyRequest
 from shardtune.api_schemas.trials.measure_plan import MeasurePlan
 from shardtune.service.cli import environment
@@ -29,8 +31,42 @@ def print_cost(spec: StudyRequest, options: TuneOptions) -> None:
     if options.as_json:
         print(cost.model_dump_json())
         return
-    rows = cost_words.cost_rows(cost, on_cpu=machine.cluster.device == "cpu")
+    _print_rows(cost_words.cost_rows(cost, on_cpu=_is_cpu(machine)))
+
+
+def print_costs(studies: Sequence[tuple[TuneOptions, StudyRequest]], whole: TuneOptions) -> None:
+    """Print the estimated time and cost of `tune --rungs`: of the study on each size, smallest first, and of all
+    together. They are printed as rows or as one JSON object.
+
+    Raises:
+        InputError: the service would reject the study on one of the sizes.
+    """
+    machines = [_machine(spec, options) for options, spec in studies]
+    plan, full_size = environment.read_settings().measure, whole.nodes if whole.hosts else whole.ranks
+    sizes = [*whole.rungs, full_size or 1]
+    costs = CostOfSizes.of_sizes(
+        [
+            SizeCost(size=size, cost=estimate(spec, machine, plan))
+            for size, machine, (_, spec) in zip(sizes, machines, studies, strict=True)
+        ]
+    )
+    if whole.as_json:
+        print(costs.model_dump_json())
+        return
+    for of_size, machine in zip(costs.sizes, machines, strict=True):
+        print(f"{counted(of_size.size, whole.unit)}:")
+        _print_rows(cost_words.cost_rows(of_size.cost, on_cpu=_is_cpu(machine)))
+        print()
+    print("together:")
+    _print_rows(cost_words.time_rows(costs.minutes, costs.gpu_hours, on_cpu=_is_cpu(machines[-1])))
+
+
+def _print_rows(rows: Sequence[tuple[str, str]]) -> None:
     print("\n".join(f"{name:<12}{text}" for name, text in rows))
+
+
+def _is_cpu(machine: StudyMachine) -> bool:
+    return machine.cluster.device == "cpu"
 
 
 def estimate(spec: StudyRequest, machine: StudyMachine, plan: MeasurePlan) -> StudyCost:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 
 from shardtune.api_schemas.studies.study import Study
+from shardtune.api_schemas.studies.study_state import StudyState
 from shardtune.service.cli import summary
 from shardtune.service.cli.errors import Interrupted, PlatformFailure
 from shardtune.service.cli.signals import raise_on_signals
@@ -42,7 +43,7 @@ def follow_study(client: ServiceClient, study_id: str, timeout_s: float | None, 
             study = client.wait(study_id, show_progress, timeout_s)
         except TimeoutError as error:
             raise PlatformFailure(f"{error}; the study continues") from None
-    if study.result is None:
+    if study.result is None or study.state is StudyState.FAILED:
         raise job.error_without_result(study, client.trials(study_id))
     if as_json:
         print(json.dumps(summary.as_json(study, study.result, client.trials(study_id))))

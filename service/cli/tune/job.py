@@ -162,7 +162,7 @@ def _run_study(
         study = _follow_study(client, worker, study.study_id)
     finally:
         worker.stop()
-    if study.result is None:
+    if study.result is None or study.state is StudyState.FAILED:
         raise error_without_result(study, client.trials(study.study_id))
     answer.write_and_print(client, study, options)
     return study
@@ -232,11 +232,13 @@ def _fetch_progress(client: api.ServiceClient, study_id: str) -> tuple[Study, li
 
 
 def error_without_result(study: Study, trials: Sequence[Trial]) -> NothingFeasible | PlatformFailure:
-    """Return the error of a study without a result: no feasible configuration, or a platform failure."""
+    """Return the error of a study without a new result: no feasible configuration, or a platform failure."""
     reason = study.reason or f"the study is {study.state.value}"
     reasons = sorted(
         {f"  trial {t.number}, {t.description}: {t.failure.kind}: {t.failure.message}" for t in trials if t.failure}
     )
+    if study.result is not None:
+        return PlatformFailure(f"extending the study failed: {reason}; its earlier answer stays", *reasons)
     measured = study.trials.get("complete", 0) + study.trials.get("infeasible", 0) + study.rejected
     # With a failed trial or a cancellation, "nothing fits" would be a guess: exit code 3 is for a searched space only.
     if measured and not study.trials.get("failed", 0) and study.state is not StudyState.CANCELLED:

@@ -87,7 +87,7 @@ class LineView:
                 self._disturbed.add((run.run_id, attempt.attempt))
                 name = f"{study_words.run_name(run.purpose)} of trial {trial.number}, attempt {attempt.attempt}"
                 cause = f" ({attempt.failure_message})" if attempt.failure_message else ""
-                self._write(f"disturbed by other processes, does not count: {name}{cause}")
+                self._write(f"disturbed by other programs, does not count: {name}{cause}")
 
     def _print_waits(self, trials: Sequence[Trial]) -> None:
         """Print which programs a run waits for until its machine is quiet. The line is printed when the run begins to
@@ -158,7 +158,7 @@ class LineView:
 
 
 def _disturbed_attempts(trials: Sequence[Trial]) -> Iterator[tuple[Trial, Run, Attempt]]:
-    """Yield each attempt of a run that is repeated because other processes disturbed it, together with its trial and
+    """Yield each attempt of a run that is repeated because other programs disturbed it, together with its trial and
     run."""
     for trial in trials:
         for run in trial.runs:
@@ -169,7 +169,7 @@ def _disturbed_attempts(trials: Sequence[Trial]) -> Iterator[tuple[Trial, Run, A
 
 def _disturbance_note(run: Run) -> str:
     is_disturbed = run.measurement is not None and run.measurement.disturbed is not None
-    return ", counts although disturbed by other processes" if is_disturbed else ""
+    return ", counts although disturbed by other programs" if is_disturbed else ""
 
 
 def _time_left_note(study: Study, trials: Sequence[Trial], elapsed_s: float) -> str:
@@ -187,8 +187,8 @@ def _trial_line(study: Study, trial: Trial, trials: Sequence[Trial], elapsed_s: 
         is_best = study.best_so_far is not None and study.best_so_far.trial_number == trial.number
         line = (
             f"{name}: {description}: {study_words.rate(trial.tokens_per_s_per_gpu)} tokens/s/GPU, "
-            f"{study_words.memory(study_words.peak_memory(trial))}{study_words.prediction_note(trial)}{study_words.sampler_note(trial)}"
-            + (", disturbed by other processes" if study_words.search_run_disturbance(trial) else "")
+            f"{study_words.trial_memory(trial)}{study_words.prediction_note(trial)}{study_words.sampler_note(trial)}"
+            + (", disturbed by other programs" if study_words.search_run_disturbance(trial) else "")
             + (", best so far" if is_best else "")
         )
         return line + _time_left_note(study, trials, elapsed_s)

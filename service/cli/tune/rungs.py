@@ -22,10 +22,11 @@ from shardtune.service.cli.tune.options import TuneOptions
 
 if TYPE_CHECKING:
     from shardtune.service.cli import local_stack
-    from shardtune.service.cli.tune import early_checks, smaller_studies
+    from shardtune.service.cli.tune import cost, early_checks, smaller_studies
 else:
-    local_stack, early_checks, smaller_studies = (
+    local_stack, cost, early_checks, smaller_studies = (
         LazyModule("shardtune.service.cli.local_stack"),
+        LazyModule("shardtune.service.cli.tune.cost"),
         LazyModule("shardtune.service.cli.tune.early_checks"),
         LazyModule("shardtune.service.cli.tune.smaller_studies"),
     )
@@ -63,7 +64,7 @@ def check(sizes: Sequence[int], options: TuneOptions) -> None:
         InputError: names `--rungs`, the other option, and the remedy.
     """
     shown = ",".join(map(str, sizes))
-    others = {"--resume": options.resume, "--add-pairs": options.add_pairs, "--cost": options.cost}
+    others = {"--resume": options.resume, "--add-pairs": options.add_pairs}
     for name, is_given in others.items():
         if is_given:
             raise InputError(f"--rungs ({shown}) and {name} exclude each other; leave one out")
@@ -78,7 +79,7 @@ def check(sizes: Sequence[int], options: TuneOptions) -> None:
 
 def tune(sizes: Sequence[int], options: TuneOptions, run: RunStudy = job.run) -> None:
     """Run a study on each of the smaller clusters that `--rungs` lists, then on its full cluster, and print the answer
-    of the full cluster.
+    of the full cluster. With `--cost`, print only what all these studies should take and gain.
 
     All sizes are checked before the first trial runs, and the state directory stays locked until the last size has
     ended.
@@ -89,6 +90,9 @@ def tune(sizes: Sequence[int], options: TuneOptions, run: RunStudy = job.run) ->
     check(sizes, options)
     whole = replace(options, rungs=tuple(sizes))
     steps = _studies(whole)
+    if whole.cost:
+        cost.print_costs(steps, whole)
+        return
     for on_size, _ in steps:
         job.check_out_is_writable(on_size.out)
     with local_stack.state_directory(options.state_dir) as state_dir, raise_on_signals():

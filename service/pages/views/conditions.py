@@ -6,7 +6,7 @@ from shardtune.api_schemas.trials.measurements import Measurement
 from shardtune.service.pages.figures import memory, percent, seconds
 
 _BUSY_CORES = 0.5
-"""Number of CPU cores that other processes must keep busy before a warning is shown."""
+"""Number of CPU cores that other programs must keep busy before a warning is shown."""
 _STRAGGLES = 1.1
 """Ratio of the slowest to the fastest rank's time for the same calculation at which a warning is shown."""
 
@@ -74,7 +74,7 @@ def _machine(conditions: Conditions) -> list[tuple[str, str]]:
             _either(
                 cores < _BUSY_CORES,
                 "no other process kept the CPU busy",
-                f"other processes kept {cores:.1f} CPU cores busy{_host_suffix(conditions, 'foreign_cpu_cores', cores)}"
+                f"other programs kept {cores:.1f} CPU cores busy{_host_suffix(conditions, 'foreign_cpu_cores', cores)}"
                 + (f": {program_names(conditions.foreign_programs)}" if conditions.foreign_programs else ""),
             )
         )
@@ -91,7 +91,7 @@ def _machine(conditions: Conditions) -> list[tuple[str, str]]:
             _either(
                 worst < _STRAGGLES,
                 "all ranks were equally fast",
-                f"the slowest rank took {worst:.2f}× as long as the fastest for the same calculation: other processes, heat or a limit may slow it down",
+                f"the slowest rank took {worst:.2f}× as long as the fastest for the same calculation: other programs, heat or a limit may slow it down",
             )
         )
     return sentences
@@ -111,7 +111,7 @@ def _device(device: DeviceSeen) -> list[tuple[str, str]]:
     name = device.uuid[:12] if device.host is None else f"{device.uuid[:12]} of {device.host}"
     sentences = []
     if device.foreign_processes:
-        sentences.append(("bad", f"{name}: other processes on the GPU: {', '.join(device.foreign_processes)}"))
+        sentences.append(("bad", f"{name}: other programs on the GPU: {', '.join(device.foreign_processes)}"))
     # None is unknown, which must not read as "never throttled".
     if device.throttled_fraction is None:
         sentences.append(("quiet", f"{name}: does not report whether its clocks were lowered"))

@@ -85,7 +85,7 @@ def _plot(pairs: Sequence[tuple[TrialPoint, float, float]], link: str) -> Plot:
     marks = []
     for point, peak_gib, size in pairs:
         backend = str(point.config["strategy"]["kind"])
-        title = f"Trial {point.number}: predicted {memory(size)}, measured {memory(peak_gib)}"
+        title = f"Trial {point.number}: predicted {memory(size, peak_gib)}, measured {memory(peak_gib, size)}"
         shape = backend_mark(backend)
         marks.append(
             Mark(across(peak_gib * units), up(size * units), shape, f"s-{backend}", title, f"{link}/{point.number}")

@@ -46,7 +46,7 @@ FAILURES = {
     "node_lost": "one of its hosts was lost",
     "device": "its device is faulty",
     "suspect": "implausible measurement",
-    "disturbed": "disturbed by other processes",
+    "disturbed": "disturbed by other programs",
     "setup": "could not be started",
 }
 _TO_FIT = "Sharding (ZeRO, FSDP), more ranks, checkpointing or a smaller micro batch need less memory. The search tries them by itself."
@@ -123,6 +123,8 @@ def verdict(study: Study, purpose: Purpose) -> tuple[str, str]:
     tone, sentence = _answer(result)
     if study.state.is_open:
         return "busy", f"Being extended; so far: {sentence}"
+    if study.state is StudyState.FAILED:
+        return "warn", f"Extending it failed, and its earlier answer stays: {sentence}"
     return tone, sentence
 
 

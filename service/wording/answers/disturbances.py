@@ -53,7 +53,7 @@ def uneven_pairs(result: StudyResult) -> list[Trust]:
 
 
 def disturbed_runs(result: StudyResult, stored: ResultRuns) -> list[Trust]:
-    """Warn about validation runs that were disturbed by other processes but count nevertheless, with one reason for each
+    """Warn about validation runs that were disturbed by other programs but count nevertheless, with one reason for each
     of the two compared configurations."""
     sides = {side.trial_number: stored.runs_of(side.trial_number) for side in compared_sides(result)}
     runs = [run for of_side in sides.values() for run in of_side]
@@ -84,7 +84,7 @@ def compared_sides(result: StudyResult) -> list[Contender]:
 
 
 def disturbed_searches(result: StudyResult) -> list[Trust]:
-    """Warn about search runs that were disturbed by other processes but count nevertheless."""
+    """Warn about search runs that were disturbed by other programs but count nevertheless."""
     text = study_words.disturbed_searches(result)
     if not text:
         return []

@@ -45,7 +45,7 @@ def final_comparison_position(study: Study, trials: Sequence[Trial]) -> str:
         return f"final comparison, run {complete + 1} of at most {most}{_parts_of_maximum(study)}"
     # Beyond the maximum only such pairs run; a resume check or recipes may follow them instead.
     if most and any(_is_open_validation(run) for trial in trials for run in trial.runs):
-        return f"final comparison, run {complete + 1}: pairs under unequal load run again"
+        return f"final comparison, run {complete + 1}: pairs that do not count run again"
     return validation_position(study, complete)
 
 
@@ -58,7 +58,7 @@ def validation_position(study: Study, complete: int) -> str:
     most = most_validation_runs(study)
     if not most:
         return "no validation runs, because there is only one configuration"
-    # Not "all": pairs under unequal load may still run again.
+    # Not "all": pairs that do not count may still run again.
     return validation_run(study, complete + 1) if complete < most else f"{complete} validation runs are done"
 
 
@@ -81,8 +81,8 @@ def _parts_of_maximum(study: Study) -> str:
 def of_most_validation_runs(study: Study, number: int) -> str:
     """Compare a number of validation runs with their maximum: `3 of at most 14`."""
     most = most_validation_runs(study)
-    # The maximum counts each pair once; a pair that was left out for its unequal load runs again.
-    return f"{number} of at most {most}" if number <= most else f"{number} (at most {most} under equal load)"
+    # The maximum counts each pair once; a pair that was left out, for unequal load or other hosts, runs again.
+    return f"{number} of at most {most}" if number <= most else f"{number} (at most {most} if every pair counts)"
 
 
 def most_validation_runs(study: Study) -> int:

@@ -76,7 +76,7 @@ def count_runs(study: Study, trials: Sequence[Trial]) -> RunCounts:
 
 def estimate(study: Study, runs: RunCounts, elapsed_s: float) -> str:
     """Estimate the remaining time of a study: `about 3 min to 5 min`. Empty before the first search run is complete,
-    and while pairs of the final comparison run again because the two runs of a pair had unequal load.
+    and while pairs of the final comparison run again because their two runs had unequal load or ran on different hosts.
 
     The lower number holds if the machine is so quiet that fewer pairs decide. It is left out where this is not
     possible."""
@@ -95,7 +95,7 @@ def estimate(study: Study, runs: RunCounts, elapsed_s: float) -> str:
     # Recipes run once the verdict is known: then no validation run is left.
     is_verdict_known = runs.recipe_runs > 0
     is_over = runs.validation_runs >= expected and not is_verdict_known
-    # Pairs that run again for their unequal load exceed the maximum.
+    # Pairs that run again, as they do not count, exceed the maximum.
     left = 0 if is_verdict_known else max(0, (most if is_over else expected) - runs.validation_runs)
     # Without `max_trials` the search may stop earlier, and beyond the expected runs only the maximum is certain.
     is_bound = (

@@ -52,6 +52,8 @@ def sentence(rehearsal: TargetRehearsal) -> str:
 
 def _peak(rehearsal: TargetRehearsal) -> str:
     assert rehearsal.allocated_gib is not None
-    predicted = "" if rehearsal.predicted_gib is None else f" (prediction {memory(rehearsal.predicted_gib)})"
+    allocated, foretold = rehearsal.allocated_gib, rehearsal.predicted_gib
+    predicted = "" if foretold is None else f" (prediction {memory(foretold, allocated)})"
+    peak = memory(allocated) if foretold is None else memory(allocated, foretold)
     without = ", rehearsed without compilation and not compared with the GPU" if rehearsal.without_compile else ""
-    return f"peak {memory(rehearsal.allocated_gib)} of tensors{predicted}{without}"
+    return f"peak {peak} of tensors{predicted}{without}"

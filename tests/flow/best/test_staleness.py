@@ -1,11 +1,13 @@
 """A change of the machines: marked, announced once after the debounce, and measured again once, in any number of replicas."""
 
+import json
+
 import pytest
 
 from shardtune.api_schemas.machines.hardware import FIRST_FIELDS
 from shardtune.api_schemas.trials.failures import FailureKind
 from shardtune.service.best import watch_staleness
-from tests.support.service.scenarios import best, fields_of, in_threads, tune
+from tests.support.service.scenarios import ASK, WORKLOAD, best, fields_of, in_threads, tune
 from tests.support.service.simulated_worker import FINGERPRINT, SPEC, SimulatedWorker, failure
 
 NEW = FINGERPRINT.model_copy(update={"driver": "560.1", "torch": "2.14.0"})
@@ -65,6 +67,20 @@ def test_a_change_is_seen_at_once_and_causes_one_retune_after_the_debounce(clien
     assert (event["action"], event["note"], event["by"]) == ("stale", "torch 2.13.0 → 2.14.0", "service")
     keep_alive(context, clock, 3 * DEBOUNCE_S, worker)
     assert len(retunes(client)) == len(staleness_of(client, case)) == 1
+
+
+@pytest.mark.answered
+def test_a_stale_answer_is_near_enough_only_for_low_confidence(client, context, case):
+    near = ASK | {"workload": json.dumps(WORKLOAD | {"global_batch": 16})}
+    assert best(client, **near)["confidence"]["level"] == "medium"
+    bring(client)
+    watch_staleness.mark_stale_and_fresh(context)
+    rejected = client.get("/v1/best", params=near).json()
+    assert rejected["code"] == "unknown_best" and "lowest_confidence=low returns its" in rejected["detail"]
+    low = best(client, **near | {"lowest_confidence": "low"})
+    assert (low["match"], low["freshness"], low["confidence"]["level"]) == ("nearest", "stale", "low")
+    exact = best(client)
+    assert (exact["freshness"], exact["confidence"]["level"]) == ("stale", "low"), "nothing is nearer to its own target"
 
 
 @pytest.mark.answered

@@ -82,15 +82,15 @@ def scene(postgres_server: str, postgres_template: str) -> Iterator[Scene]:
         yield Scene(service, url)
 
 
-def test_requests_that_wait_for_a_row_hold_up_their_own_project_only(scene: Scene) -> None:
+@pytest.mark.parametrize("unread_body", [b"", b"x"])
+def test_requests_that_wait_for_a_row_hold_up_their_own_project_only(scene: Scene, unread_body: bytes) -> None:
     with scene.client(scene.crowded) as crowded, scene.client(scene.other) as other:
         SimulatedWorker(crowded).register()
         study_id = scene.study(crowded)
 
         def pause(_: int) -> None:
-            httpx.post(
-                f"{crowded.base_url}/v1/studies/{study_id}:pause", headers=scene.crowded, timeout=60, trust_env=False
-            )
+            url = f"{crowded.base_url}/v1/studies/{study_id}:pause"
+            httpx.post(url, content=unread_body, headers=scene.crowded, timeout=60, trust_env=False)
 
         with scene.hold_lock("SELECT 1 FROM studies WHERE id = %s", study_id), scene.crowd(pause):
             for _ in range(20):

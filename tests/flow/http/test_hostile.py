@@ -115,6 +115,16 @@ def test_absurd_dimensions_cost_nothing(client, field, size):
     assert {row["memory"]["verdict"] for row in answer.json()["predictions"]} == {"does not fit"}
 
 
+@pytest.mark.parametrize(
+    "slices", [0, -1, 3, 1025, 10**18, 2.5, 1e300, True, "4", None, [], [0], [10**18, 1], {"least": 1}], ids=str
+)
+def test_absurd_mlp_slices_are_rejected(client, slices):
+    limits = {"space": {"backends": ["fsdp2"], "knobs": {"mlp_slices": slices}}}
+    assert "mlp_slices" in rejected(client.post("/v1/studies", json=STUDY | limits))["detail"]
+    asked = PREDICTION | limits | {"sequence_length": 128, "global_batch": 64}
+    assert "mlp_slices" in rejected(client.post("/v1/predictions", json=asked))["detail"]
+
+
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize(
     "changes",

@@ -7,7 +7,7 @@ from sqlalchemy import text
 from shardtune.api_schemas.access.keys import Scope
 from shardtune.service.process.context import Context
 from tests.support.service.local_client import local_client
-from tests.support.service.scenarios import bearer, make_key
+from tests.support.service.scenarios import bearer, in_threads, make_key
 from tests.support.service.simulated_worker import CLUSTER, SPEC, SimulatedWorker
 
 OPEN_ROUTES = {"/healthz", "/readyz"}
@@ -199,6 +199,21 @@ def everything(context: Context) -> str:
     with context.db.read() as session:
         tables = ("projects", "api_keys", "idempotent_requests", "studies", "workers", "runs")
         return str([session.execute(text(f"SELECT * FROM {table}")).all() for table in tables])
+
+
+def test_a_project_that_many_create_at_once_is_one(admin):
+    answers = []
+    in_threads(lambda _: answers.append(admin.put("/v1/projects/new", json={"requires_approval": True})), range(6))
+    assert {answer.status_code for answer in answers} == {200}, [answer.text for answer in answers]
+    assert len({answer.headers["etag"] for answer in answers}) == 1
+
+
+@pytest.mark.parametrize("tag", ["*", '"of-nothing"'])
+def test_a_project_that_does_not_exist_has_no_version_to_match(quick_admin, tag):
+    answer = quick_admin.put("/v1/projects/new", json={}, headers={"If-Match": tag})
+    assert (answer.status_code, answer.json()["code"]) == (412, "precondition_failed")
+    assert "does not exist" in answer.json()["detail"]
+    assert quick_admin.get("/v1/projects/new").status_code == 404
 
 
 @pytest.mark.wide_on_postgres

@@ -35,7 +35,11 @@ BODIES = {
     },
     "/v1/runs/{run_id}/traces/{rank}": {
         "content": gzip.compress(b"{}"),
-        "headers": {"shardtune-session": "of-nobody", "shardtune-attempt": "1"},
+        "headers": {
+            "content-type": "application/octet-stream",
+            "shardtune-session": "of-nobody",
+            "shardtune-attempt": "1",
+        },
     },
     "/v1/best:plan": {"json": {"planned_gpu_hours": 1}},
     "/v1/projects/{project_id}": {"json": {}},
@@ -118,6 +122,21 @@ def test_no_id_of_the_other_project_is_known_and_nothing_of_it_is_changed(quick_
         actual += [(address.method, address.path, word) for word in both.secrets if word in answers[0]]
     assert (different, actual) == ([], [])
     assert rows(quick_client.app.state.context.db) == before
+
+
+def test_a_worker_of_one_project_learns_of_no_run_of_the_other(both):
+    """Its session is valid, so that nothing but the run's project decides the answer."""
+    worker = SimulatedWorker(both.api, name="curious").register()
+    for path, body in BODIES.items():
+        if not path.startswith("/v1/runs/"):
+            continue
+        is_trace = "json" not in body
+        part, session = ("headers", "shardtune-session") if is_trace else ("json", "session")
+        sent = body | {part: body[part] | {session: worker.session}}
+        address = Address("PUT" if is_trace else "POST", path, (), (), is_page=False)
+        for ids in (both.theirs, both.theirs | {"run_id": "run-0123456789abcdef"}):
+            answer = ask(both, address, ids, **sent)
+            assert (answer.status_code, answer.json()["code"]) == (404, "unknown_run"), (path, answer.text)
 
 
 def without(text: str, ids: Ids) -> str:

@@ -75,6 +75,25 @@ def test_no_run_is_given_that_would_hardly_end_before_its_worker(quick_client):
     worker.report(lease, measurement(1000)).raise_for_status()
 
 
+def test_a_study_whose_workers_end_too_soon_says_so_until_one_has_the_time(quick_client):
+    worker, study_id = gang(quick_client), study_over(quick_client, OVER_TWO)
+
+    def reason():
+        return quick_client.get(f"/v1/studies/{study_id}").json()["reason"]
+
+    assert worker.post("/v1/leases", {"wait_s": 0, "ends_in_s": 20}).status_code == 204
+    assert reason().startswith("waiting for a worker: gang must end in 20 s, and the next run may take ")
+    assert reason().endswith("; start a worker that has more time")
+    code = quick_client.get(f"/v1/studies/{study_id}").json()["reason_code"]
+    assert code == "worker_ends_too_soon", "not `waits_for_worker`, for which an autoscaler starts no worker"
+    worker.report(worker.lease(), MODEL_SUMMARY).raise_for_status()
+    assert reason() is None
+    other = SimulatedWorker(quick_client, "other", cluster=OVER_TWO, fingerprint=network(0.19)).register()
+    assert worker.lease() is not None
+    assert other.post("/v1/leases", {"wait_s": 0, "ends_in_s": 1}).status_code == 204
+    assert reason() is None, "beside a run that executes, nobody waits"
+
+
 def test_another_worker_of_the_same_kind_gets_what_is_too_long_for_one_that_ends(quick_client):
     ending = gang(quick_client)
     staying = SimulatedWorker(quick_client, "other", cluster=OVER_TWO, fingerprint=network(0.19)).register()

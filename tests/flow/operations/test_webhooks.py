@@ -1,5 +1,6 @@
 """Webhooks: signed, retried, given up, and never sent where they must not go."""
 
+import asyncio
 import json
 import os
 import socket
@@ -7,6 +8,7 @@ import subprocess
 import sys
 import time
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -19,8 +21,10 @@ from shardtune.db.session import Database
 from shardtune.service.app import create_app
 from shardtune.service.best import watch_staleness
 from shardtune.service.process.context import Context
+from shardtune.service.process.dns_resolver import DnsResolver
 from shardtune.service.settings import Settings
-from shardtune.service.webhooks import deliveries
+from shardtune.service.webhooks import deliveries, manage
+from tests.support.service.scenarios import in_threads
 from tests.support.service.simulated_worker import FINGERPRINT, SPEC, SimulatedWorker
 from tests.support.service.webhook_deliveries import deliver
 from tests.support.service.webhook_receivers import Receiver
@@ -139,6 +143,42 @@ def test_a_killed_sender_is_followed_by_another(service, receiver, clock):
     assert deliver(context) == 0
     clock.turn(61)
     assert deliver(context) == 1 and len(receiver.got) == 1
+
+
+def test_many_that_create_at_once_get_no_more_webhooks_than_are_allowed(service, receiver):
+    client, context = service
+    settings = context.settings.model_copy(update={"max_webhooks": 2})
+    client.app.state.context = replace(context, settings=settings)
+    in_threads(lambda _: client.post("/v1/webhooks", json={"url": receiver.url, "events": []}), range(6))
+    assert len(client.get("/v1/webhooks").json()) == 2
+
+
+class _Killed(BaseException):
+    """End of a process in the middle of its work."""
+
+
+class _KillingResolver(DnsResolver):
+    """Resolver whose process is killed as it looks a name up."""
+
+    async def addresses(self, _host: str, _port: int) -> list[str]:
+        raise _Killed
+
+
+def test_a_test_message_of_a_killed_sender_fails_and_is_not_repeated(service, receiver, clock):
+    client, context = service
+    webhook_id = hook(client, receiver, url=f"http://localhost:{receiver.port}/hook")["webhook_id"]
+    with pytest.raises(_Killed):
+        asyncio.run(manage.send_test(replace(context, dns_resolver=_KillingResolver()), webhook_id))
+    clock.turn(30)
+    assert deliver(context) == 0 and deliveries_of(client, webhook_id)[0]["state"] == "waiting"
+    clock.turn(31)
+    assert deliver(context) == 0 and receiver.got == []
+    (message,) = deliveries_of(client, webhook_id)
+    assert (message["state"], message["tries"]) == ("failed", 1) and "send another test" in message["error"]
+
+
+def deliveries_of(client, webhook_id):
+    return client.get(f"/v1/webhooks/{webhook_id}/deliveries").json()
 
 
 def test_postgres_without_a_key_says_what_to_set(postgres_url_client, receiver):

@@ -4,6 +4,7 @@ import re
 from datetime import UTC, datetime, timedelta
 
 from shardtune.api_schemas.machines.conditions import Conditions
+from shardtune.api_schemas.trials.compiled_frames import CompiledFrames
 from shardtune.api_schemas.trials.failures import Failure, FailureKind
 from shardtune.service.pages.figures import relative
 from tests.support.service.page_reader import HTML, page, token
@@ -74,8 +75,21 @@ def test_a_machine_that_is_not_fit_is_said_to_be_on_both_pages(quick_client):
         worker.do(lease)
         if "GPU-1" in (text := page(quick_client, "/workers")):
             break
-    assert "its device is faulty" in text and "other processes kept 1.5 CPU cores busy" in text
-    assert "Other processes kept 1.5 CPU cores busy" in page(quick_client, f"/studies/{study_id}/trials/0")
+    assert "its device is faulty" in text and "other programs kept 1.5 CPU cores busy" in text
+    assert "Other programs kept 1.5 CPU cores busy" in page(quick_client, f"/studies/{study_id}/trials/0")
+
+
+def test_a_trial_says_what_its_run_compiled(quick_client):
+    compiled = CompiledFrames(frames=2, recompilations=1, graph_breaks=0, while_timed=0)
+    worker = SimulatedWorker(
+        quick_client, behave=lambda *_: measurement(1000.0).model_copy(update={"compiled": compiled})
+    ).register()
+    study_id = quick_client.post("/v1/studies", json=SPEC).json()["study_id"]
+    worker.work()
+    text = page(quick_client, f"/studies/{study_id}/trials/0")
+    assert "Compiled functions" in text and "1 of them again; no graph break" in text
+    run = quick_client.get(f"/v1/studies/{study_id}/trials").json()["trials"][0]["runs"][0]
+    assert run["measurement"]["compiled"] == {"frames": 2, "recompilations": 1, "graph_breaks": 0, "while_timed": 0}
 
 
 def test_times_to_come_are_told_as_such():

@@ -271,6 +271,15 @@ def test_an_answer_is_pinned_rejected_and_rolled_back_to(quick_client, study_id)
     assert quick_client.post(f"{decide}/pin", headers=HTML).status_code == 403
 
 
+def test_a_study_of_a_project_is_run_again_in_its_project(quick_client):
+    quick_client.put("/v1/projects/team-a", json={}).raise_for_status()
+    SimulatedWorker(quick_client).register()
+    first = quick_client.post("/v1/studies", params={"project": "team-a"}, json=SPEC).json()["study_id"]
+    recorded = {"csrf": token(quick_client)}
+    again = quick_client.post(f"/studies/{first}/rerun", data=recorded, follow_redirects=False).headers["location"]
+    assert quick_client.get(f"/v1{again}").json()["project_id"] == "team-a"
+
+
 def test_schedules_are_made_and_run_by_form(quick_client, study_id):
     form = {"csrf": token(quick_client), "name": "nightly", "cron": "61 2 * * *", "timezone": "Europe/Berlin"}
     rejected = quick_client.post("/schedules", data=form, headers=HTML)

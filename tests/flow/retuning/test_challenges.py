@@ -71,6 +71,14 @@ def test_nothing_changed_is_kept_at_a_third_of_the_runs_and_fresh_on_the_new_fin
     assert lab.events(actual["challenge_study_id"]) == ["best.renewed"]
 
 
+def test_a_challenge_repeats_disturbed_runs_as_often_as_the_study_allows(quick_client):
+    lab = Lab(quick_client)
+    lab.tune(budget={"max_trials": 4, "repeat_disturbed": 0}, **TWO_BACKENDS)
+    lab.fingerprint = CHANGED
+    actual, _ = lab.retune()
+    assert lab.study(actual["challenge_study_id"])["spec"]["budget"]["repeat_disturbed"] == 0
+
+
 @pytest.mark.wide_on_postgres
 def test_a_moved_ranking_is_searched_wide_and_the_faster_one_takes_over(client):
     lab = Lab(client)

@@ -325,6 +325,27 @@ def test_a_study_whose_project_has_no_gpu_seconds_left_takes_no_worker_from_a_re
         assert worker.heartbeat(lease)["action"] == "continue"
 
 
+def test_a_study_that_waits_for_the_worker_of_its_block_takes_no_other_from_a_retune(sqlite_url, spare_app, clock):
+    """The retune's worker got nothing of the study, and lost its run again at each heartbeat."""
+    settings = Settings(database_url=sqlite_url, **QUIET, retune_yields="at_once")
+    spare_app.state.context = context = Context(Database(sqlite_url), settings, clock)
+    with local_client(spare_app) as client:
+        comparing = SimulatedWorker(client, name="comparing").register()
+        retuning = SimulatedWorker(client, name="retuning").register()
+        ask(context, best(client)["target_key"])
+        queue.start_due(context, challenge_steps.start_challenge)
+        lease = retuning.lease()
+        study_id = client.post("/v1/studies", json=SPEC).json()["study_id"]
+        while client.get(f"/v1/studies/{study_id}").json()["phase"] != "final_comparison":
+            comparing.do(comparing.lease())
+        comparing.do(comparing.lease())
+        assert retuning.heartbeat(lease)["action"] == "continue"
+        workers = client.get("/v1/workers").json()["workers"]
+        (drained,) = (worker["worker_id"] for worker in workers if worker["name"] == "comparing")
+        client.post(f"/v1/workers/{drained}:drain").raise_for_status()
+        assert retuning.heartbeat(lease)["action"] == "stop", "the rest of the block is for any worker now"
+
+
 @pytest.mark.wide_on_postgres
 def test_uses_are_counted_without_a_write_by_the_reader(service, clock):
     client, context, _ = service

@@ -138,6 +138,23 @@ def test_larger_budget_that_changes_nothing_is_rejected_and_says_what_would(quic
     assert sum(read(quick_client, study_id)["trials"].values()) == 11
 
 
+@pytest.mark.parametrize("speed", [950.0, 700.0])
+def test_pairs_that_would_not_run_are_rejected(quick_client, speed):
+    """`not_faster` is decided by its pairs: the study was reopened, and ended at once with the same result."""
+    baseline = {"strategy": {"kind": "ddp"}, "micro_batch": 1}
+
+    def behave(lease, _):
+        return measurement(1000.0 if lease.trial_number == 0 else speed)
+
+    _, study_id = finished(quick_client, behave, baseline=baseline, budget={"max_trials": 3})
+    before = read(quick_client, study_id)
+    assert before["result"]["verdict"] == "not_faster"
+    rejected = extend(quick_client, study_id, add_pairs=3)
+    assert (rejected.status_code, rejected.json()["code"]) == (409, "nothing_to_extend")
+    assert "add_pairs (3) would run no pair" in rejected.json()["detail"] and "give add_trials" in rejected.text
+    assert read(quick_client, study_id) == before
+
+
 def test_failed_study_that_lacked_a_second_backend_goes_on(quick_client):
     worker = SimulatedWorker(quick_client, behave=quietly).register()
     study_id = create(quick_client, budget={"max_trials": 1})
@@ -171,6 +188,26 @@ def test_the_reason_of_a_failure_does_not_stay_beside_a_later_answer(quick_clien
     assert (after["state"], after["reason"], after["reason_code"]) == ("complete", None, None)
 
 
+@pytest.mark.answered
+def test_an_error_of_the_planner_leaves_the_answer_of_an_extended_study(quick_client, monkeypatch):
+    study_id = answered_study(quick_client)
+    before = read(quick_client, study_id)["result"]
+
+    def broken(*_):
+        raise RuntimeError("broken")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(study_plan, "plan_next_step", broken)
+        extend(quick_client, study_id, add_trials=2).raise_for_status()
+    failed = read(quick_client, study_id)
+    assert (failed["state"], failed["reason_code"]) == ("failed", "internal_error")
+    assert failed["result"] == before and quick_client.get(f"/v1/studies/{study_id}/best").json() == before
+    text = quick_client.get(f"/studies/{study_id}").text
+    assert "Extending it failed, and its earlier answer stays: Confirmed" in text and "RuntimeError: broken" in text
+    extend(quick_client, study_id, add_trials=1).raise_for_status()
+    assert read(quick_client, study_id)["state"] == "running"
+
+
 @pytest.mark.wide_on_postgres
 def test_a_lookup_of_the_target_gets_the_extended_study(client):
     worker = SimulatedWorker(client, behave=quietly).register()
@@ -183,6 +220,20 @@ def test_a_lookup_of_the_target_gets_the_extended_study(client):
     assert (response.status_code, response.json()["study"]["study_id"]) == (202, study_id)
     worker.work()
     assert client.post("/v1/best:resolve", json=body).json()["best"]["study_id"] == study_id
+
+
+def test_an_extended_study_leaves_its_target_to_the_study_that_was_started_for_it_meanwhile(client):
+    worker = SimulatedWorker(client, behave=quietly).register()
+    body = {"study": SPEC | {"budget": {"max_trials": 1}}}
+    restored = client.post("/v1/best:resolve", json=body).json()["study"]["study_id"]
+    worker.work()
+    client.delete(f"/v1/studies/{restored}").raise_for_status()
+    newer = client.post("/v1/best:resolve", json=body).json()["study"]["study_id"]
+    client.post(f"/v1/studies/{restored}:undelete").raise_for_status()
+    assert extend(client, restored, add_trials=5).raise_for_status().json()["state"] == "running"
+    assert client.post("/v1/best:resolve", json=body).json()["study"]["study_id"] == newer
+    worker.work()
+    assert read(client, restored)["state"] == "complete"
 
 
 @pytest.mark.answered

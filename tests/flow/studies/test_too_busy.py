@@ -129,6 +129,15 @@ def test_an_added_pair_that_is_disturbed_too_leaves_the_machine_too_busy(quick_c
     assert (result["verdict"], result["final_comparison"]["pairs"]) == ("too_busy", 9)
 
 
+def test_pairs_that_are_added_while_others_run_are_run_too(quick_client):
+    worker, study = studied(quick_client, beside(lambda: 1.0))
+    for pairs in (1, 2):
+        quick_client.post(f"/v1/studies/{study['study_id']}:extend", json={"add_pairs": pairs}).raise_for_status()
+    worker.work(400)
+    result = quick_client.get(f"/v1/studies/{study['study_id']}").json()["result"]
+    assert (result["verdict"], result["final_comparison"]["pairs"]) == ("too_busy", 10)
+
+
 @pytest.mark.wide_on_postgres
 def test_a_gain_with_most_pairs_under_steady_equal_load_has_less_confidence(client):
     loads = iter([0.0] * 20)

@@ -324,12 +324,12 @@ _CHECKS: dict[str, Callable[[Rows, re.Match[str]], bool]] = {
     r"other programs disturbed (?P<disturbed>\d+) of the (?P<of>\d+) runs in these pairs.*": _evenly_disturbed,
     r"undecided: no pair of candidate and baseline was completed": lambda rows, _: not rows.pairs(),
     r"undecided: the candidate won (?P<won>\d+) of (?P<count>\d+) pairs"
-    r"(, and other processes disturbed (?P<disturbed>\d+) of their (?P<of>\d+) runs)?; .*": _undecided,
+    r"(, and other programs disturbed (?P<disturbed>\d+) of their (?P<of>\d+) runs)?; .*": _undecided,
     r"also run again: (?P<groups>trials? .*?\))(; trial (?P<paired>\d+) went into the pairs)?": _also_run,
     r"(?P<disturbed>\d+) of the (?P<count>\d+) validation runs? of (?:the baseline, )?trial (?P<trial>\d+),? (?:counts? although|was|were) disturbed "
     r"\(the last: (?P<last>.*)\)": _count_although,
     r"how much faster it is stays uncertain: (?P<low>[\d.]+)× to (?P<high>[\d.]+)× \(95 % interval of (?P<pairs>\d+) pairs\)": _wide,
-    r"(?P<disturbed>\d+) of (?P<count>\d+) search runs? (was|were) disturbed by other processes.*": _searches,
+    r"(?P<disturbed>\d+) of (?P<count>\d+) search runs? (was|were) disturbed by other programs.*": _searches,
     r"a short search: (?P<count>\d+) configurations? (?:was|were) measured in full.*": _short,
     r"losses, gradient norms and weights agree with those of (?P<others>.*)": _agreement,
     r"only one configuration was measured, so no other confirms its losses": _only_one,

@@ -1,6 +1,8 @@
 """Child processes of a rank that answer one question: what they may see."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -22,3 +24,11 @@ def test_a_child_of_a_rank_with_a_gpu_sees_none(tmp_path: Path, monkeypatch: pyt
     end = bounded_child.ask("tells_its_devices", b"which?", limit_s=60)
     assert end.code == 0
     assert json.loads(end.answer) == {"CUDA_VISIBLE_DEVICES": "", "DS_ACCELERATOR": "cpu", "question": "which?"}
+
+
+def test_a_childs_peak_is_not_that_of_the_process_that_started_it() -> None:
+    """A rank that starts a rehearsal has more memory than the rehearsal itself, and `ru_maxrss` outlives exec."""
+    program = "from shardtune.workers.rank.process import bounded_child; print(bounded_child.peak_rss_mib())"
+    ballast = bytearray(256 << 20)
+    answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert len(ballast) >> 20 > 2 * float(answer.stdout) > 0

@@ -3,6 +3,7 @@
 import pytest
 
 from shardtune.api_schemas.machines.hardware import CollectiveTime, HardwareReport, MeasuredHardware
+from shardtune.api_schemas.trials.compiled_frames import CompiledFrames
 from shardtune.api_schemas.trials.failures import Failure, FailureKind
 from shardtune.api_schemas.trials.leases import ModelSummaryTask
 from shardtune.workers.__main__ import main
@@ -70,6 +71,13 @@ def test_a_measurement_is_printed_as_a_table_with_units_and_a_failure_without_it
     assert "speed        1,234 tokens/s/GPU" in text and "51.2 MiB allocated" in text and "{" not in text
     failed = Failure(kind=FailureKind.CRASH, message="no such layer", traceback="Traceback of it", rank=1)
     assert human_output.outcome(failed).splitlines() == ["failed  crash", "why     no such layer", "rank    1"]
+
+
+def test_a_compiled_run_says_what_was_compiled():
+    compiled = CompiledFrames(frames=3, recompilations=2, graph_breaks=1, while_timed=1)
+    text = human_output.outcome(measurement(1234.0).model_copy(update={"compiled": compiled}))
+    assert "compiled     3 functions, 2 of them again; 1 graph break; 1 during the timed steps" in text
+    assert "compiled" not in human_output.outcome(measurement(1234.0))
 
 
 def test_the_rates_of_a_machine_are_printed_as_a_table_with_units():

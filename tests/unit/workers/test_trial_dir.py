@@ -6,6 +6,7 @@ import os
 import pytest
 
 from shardtune.api_schemas.trials.leases import TrialTask
+from shardtune.workers.clock import now_s
 from shardtune.workers.trial_dir import DiskFull, TrialDir, prune, tail
 
 
@@ -61,3 +62,24 @@ def test_pruning_keeps_the_newest_of_each_kind_and_strangers(tmp_path, task, fin
     (tmp_path / "notes").mkdir()
     prune(tmp_path, keep_succeeded=1, keep_failed=2)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["notes", "run-2", "run-4", "run-5"]
+
+
+@pytest.mark.parametrize(
+    ("left_s", "end", "is_in_use"), [(20, None, True), (-1, None, False), (1e6, None, False), (20, "complete", False)]
+)
+def test_pruning_leaves_what_ranks_of_another_worker_use(tmp_path, task, fingerprint, left_s, end, is_in_use):
+    """Workers with different GPUs may share a work directory, and one would end the other's resume check."""
+    directory = TrialDir.create(tmp_path, "run-1", task, fingerprint, 0)
+    (directory.path / "checkpoint").mkdir()
+    directory.write_deadline(now_s() + left_s)
+    if end is not None:
+        directory.write_outcome(end)
+    prune(tmp_path, keep_succeeded=0, keep_failed=0)
+    assert (directory.path / "checkpoint").is_dir() is is_in_use
+    assert directory.path.is_dir() is is_in_use
+
+
+def test_an_outcome_that_cannot_be_written_loses_no_result(directory, caplog):
+    (directory.path / "outcome.json").mkdir()
+    directory.write_outcome("complete")
+    assert "could not be recorded" in caplog.text and not directory.succeeded

@@ -3,7 +3,7 @@
 from shardtune.api_schemas.training.adapters import ALL_LINEAR
 from shardtune.api_schemas.training.quantization import QLORA
 from shardtune.tuner.baseline.section import Section
-from shardtune.tuner.baseline.tools import quantization
+from shardtune.tuner.baseline.tools import keys, quantization
 from shardtune.tuner.baseline.tools.tool import Fields, StatedAdapter, Tool, TrainerFields
 
 _RENAMED = {
@@ -16,6 +16,15 @@ _RENAMED = {
 }
 _OWN_KERNELS = ("lora_mlp_kernel", "lora_qkv_kernel", "lora_o_kernel", "lora_embedding_kernel")
 """Switches for axolotl's own LoRA kernels."""
+_ATTENTION = {
+    "xformers_attention": "xformers",
+    "sage_attention": "sage",
+    "flex_attention": "flex_attention",
+    "flash_attention": "flash_attention_2",
+    "sdp_attention": "sdpa",
+    "eager_attention": "eager",
+}
+"""Older switches, in axolotl's order of precedence, and what each means as `attn_implementation`."""
 PLUGIN_PREFIXES: tuple[str, ...] = (
     "liger_",
     "cut_cross_entropy",
@@ -55,7 +64,14 @@ def _translate(fields: TrainerFields, _ranks: int) -> None:
         values["bf16"] = True
     _translate_mesh(fields)
     _translate_fsdp(fields)
+    _translate_attention(fields)
     _note_kernels(fields)
+    tiles = [values.pop(name, None) for name in ("tiled_mlp", "tiled_mlp_num_shards", "tiled_mlp_use_original_mlp")]
+    if tiles[0]:
+        fields.notes.append(
+            "baseline.tiled_mlp is not applied: measured with whole MLPs, which keep more activations; trials have slices of "
+            "their own (mlp_slices)"
+        )
 
 
 def _note_kernels(fields: TrainerFields) -> None:
@@ -104,6 +120,13 @@ def _translate_fsdp(fields: TrainerFields) -> None:
     section.pop("cpu_offload_pin_memory", None)
     values["fsdp_config"], values["fsdp"] = section | {"version": 2}, True
     fields.names["fsdp"] = "fsdp_config"
+
+
+def _translate_attention(fields: TrainerFields) -> None:
+    stated = [switch for switch in _ATTENTION if keys.is_set(fields.values.pop(switch, None))]
+    if stated and fields.values.get("attn_implementation") is None:
+        fields.values["attn_implementation"] = _ATTENTION[stated[0]]
+        fields.names["attn_implementation"] = stated[0]
 
 
 def _adapter(values: Fields) -> StatedAdapter:

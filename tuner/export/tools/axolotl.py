@@ -39,6 +39,7 @@ _TRAINER_NAMES = {
     "ddp_bucket_cap_mb": "ddp_bucket_cap_mb",
     "ddp_broadcast_buffers": "ddp_broadcast_buffers",
     "ddp_find_unused_parameters": "ddp_find_unused_parameters",
+    "logging_nan_inf_filter": "logging_nan_inf_filter",
 }
 """Keys of axolotl for fields of `TrainingArguments` that have the same meaning and values."""
 _OWN_KERNELS = ("lora_mlp_kernel", "lora_qkv_kernel", "lora_o_kernel")

@@ -93,7 +93,8 @@ def _has_mesh(source: ExportSource, consumer: str) -> bool:
 def _values_and_parts(source: ExportSource, consumer: str, backends: Backends) -> tuple[dict[str, Any], ConsumerParts]:
     config, workload = source.config, source.workload
     values = workload_arguments(workload, source.on_cpu) | sample_lengths.trainer_values(source)
-    values |= {"torch_compile": True} if config.compile else {}
+    # The Trainer's default looks at each micro batch's loss on the host, and so waits for the GPU (transformers 5.23).
+    values |= {"logging_nan_inf_filter": False, **({"torch_compile": True} if config.compile else {})}
     if _has_mesh(source, consumer) and isinstance(config.strategy, Fsdp2Config):
         return values | distributed_config.trainer_arguments(source), distributed_config.parts(source, config.strategy)
     reject_axes(source, consumer)

@@ -35,10 +35,10 @@ class ForkServer:
     the ranks rendezvous. `{"launch": dir, "as": a Launch}` forks the ranks. `{"kill": dir}` kills them. When the input
     ends, the server kills all ranks and ends.
 
-    There are five events. `ready` comes once, with the facts of `workers.rank.inventory`, or with the reason why no
-    rank can be forked. `store` names the store's port, or says `closed` when the store has ended. `started` lists the
-    pids. `exited` comes for each rank with its exit code (negative: the signal). `rejected` gives the reason why an
-    order cannot be carried out.
+    There are six events. `ready` comes once, with the facts of `workers.rank.inventory`, or with the reason why no rank
+    can be forked; `failed` in its place comes from `__main__`, if a library cannot be imported. `store` names the
+    store's port, or says `closed` when the store has ended. `started` lists the pids. `exited` comes for each rank with
+    its exit code (negative: the signal). `rejected` gives the reason why an order cannot be carried out.
     """
 
     def __init__(self, orders: int, events: int, ranks: int | None = None) -> None:

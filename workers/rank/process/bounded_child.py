@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from shardtune.workers.rank.process import parent_death
@@ -39,6 +40,16 @@ def ask(module: str, question: bytes, limit_s: float) -> ChildEnd:
         code = _run(module, asked, answer, limit_s)
         answer.seek(0)
         return ChildEnd(code, answer.read(LONGEST_ANSWER))
+
+
+def peak_rss_mib(status: Path = Path("/proc/self/status")) -> float:
+    """Largest resident memory of this process in MiB since it runs its program.
+
+    `ru_maxrss` of getrusage would be no less than the peak of the process that started it: Linux keeps it over exec, and
+    a child of vfork begins with its parent's memory.
+    """
+    line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM:"))
+    return round(int(line.split()[1]) / 1024, 1)
 
 
 def _run(module: str, question: BinaryIO, answer: BinaryIO, limit_s: float) -> int | None:

@@ -1,4 +1,4 @@
-"""Build of DeepSpeed's C++ operators before a trial needs them: once per machine, never within a timed trial.
+"""Build of DeepSpeed's C++ operators before a trial needs them: once per kind of processor, never within a timed trial.
 
 Run as `python -m shardtune.workers.rank.process.cpu_adam` by the agent before the first trial that needs it, and by a
 rank only where that was left out.
@@ -6,6 +6,7 @@ rank only where that was left out.
 
 import contextlib
 import functools
+import hashlib
 import os
 import shutil
 import signal
@@ -19,10 +20,13 @@ import deepspeed
 import filelock
 import psutil
 import torch
+from deepspeed.accelerator import get_accelerator
+from deepspeed.git_version_info import accelerator_name, installed_ops
 from deepspeed.ops.op_builder import CPUAdamBuilder
 from torch.utils.cpp_extension import _get_build_directory, _import_module_from_library
 
 from shardtune.api_schemas.trials.leases import ResumeTask, TraceTask, TrialTask, uses_cpu_adam
+from shardtune.workers import processor
 from shardtune.workers.rank.classify import SetupError
 from shardtune.workers.rank.process import parent_death
 
@@ -35,11 +39,25 @@ _MARKER = "shardtune-built-for"
 _BUILD_TIMEOUT_S = 600
 
 
+@functools.cache
+def extension_name() -> str:
+    """Name of CPU Adam in torch's extension cache, one for each kind of processor and each version of the libraries.
+
+    DeepSpeed (0.19) compiles with `-march=native`, and ninja does not notice another processor: hosts that share the
+    cache would load each other's code, and end with SIGILL where an instruction is missing.
+    """
+    built_for = hashlib.sha256(f"{processor.digest()}, {_built_for()}".encode()).hexdigest()[:12]
+    return f"{_NAME}_{built_for}"
+
+
 def is_built() -> bool:
-    """Whether torch's extension cache contains CPU Adam, built for the installed libraries."""
+    """Whether torch's extension cache contains CPU Adam, built for this processor and the installed libraries, or
+    DeepSpeed was installed with it."""
+    if _is_installed():
+        return True
     try:
         folder = _folder()
-        return (folder / f"{_NAME}.so").exists() and (folder / _MARKER).read_text() == _built_for()
+        return (folder / f"{extension_name()}.so").exists() and (folder / _MARKER).read_text() == _built_for()
     except OSError:
         # Without a marker, and where torch cannot make the folder, which it does when asked for its name (2.13).
         return False
@@ -79,9 +97,9 @@ def load(task: TrialTask | ResumeTask | TraceTask) -> None:
     """Make DeepSpeed use the CPU Adam library that was built before."""
     # DeepSpeed would run torch's build step once more, under a lock file that a rank killed meanwhile leaves behind for
     # ever (torch 2.13): each later trial that offloads would wait for it until its deadline.
-    if uses_cpu_adam(task) and is_built():
+    if uses_cpu_adam(task) and is_built() and not _is_installed():
         CPUAdamBuilder._loaded_ops[_NAME] = _import_module_from_library(  # type: ignore[no-untyped-call]
-            _NAME, str(_folder()), is_python_module=True
+            extension_name(), str(_folder()), is_python_module=True
         )
 
 
@@ -91,16 +109,20 @@ def build() -> None:
     Raises:
         SetupError: there is no compiler, the build failed, or its folder cannot be written.
     """
+    if _is_installed():
+        return
     if shutil.which("g++") is None and shutil.which("c++") is None:
         raise SetupError("offload_optimizer needs a C++ compiler to build DeepSpeed's CPU Adam; install g++")
     try:
         folder = _folder()
-        with filelock.FileLock(folder.with_name(f"{_NAME}.shardtune.lock"), timeout=_BUILD_TIMEOUT_S):
+        with filelock.FileLock(folder.with_name(f"{folder.name}.shardtune.lock"), timeout=_BUILD_TIMEOUT_S):
             if is_built():
                 return
             # torch's own lock file outlives a build that was killed, and the next one would wait for ever.
             (folder / "lock").unlink(missing_ok=True)
-            CPUAdamBuilder().load(verbose=False)
+            builder = CPUAdamBuilder()
+            builder.name = extension_name()
+            builder.load(verbose=False)
             (folder / _MARKER).write_text(_built_for())
     except filelock.Timeout as error:
         raise SetupError(
@@ -117,12 +139,19 @@ def build() -> None:
         raise SetupError(f"DeepSpeed's CPU Adam did not build: {error}") from error
 
 
+def _is_installed() -> bool:
+    """Whether DeepSpeed was installed with its operator (DS_BUILD_CPU_ADAM=1), which it then imports (0.19.8,
+    `OpBuilder.load`)."""
+    return bool(installed_ops.get(_NAME) and accelerator_name == get_accelerator().device_name())
+
+
 def _folder() -> Path:
-    return Path(_get_build_directory(_NAME, verbose=False))
+    return Path(_get_build_directory(extension_name(), verbose=False))
 
 
 def _built_for() -> str:
-    return f"torch {torch.__version__}, deepspeed {deepspeed.__version__}"
+    python = f"{sys.version_info.major}.{sys.version_info.minor}"
+    return f"torch {torch.__version__}, deepspeed {deepspeed.__version__}, Python {python}"
 
 
 def _end_with_compilers(*_: object) -> None:
@@ -131,7 +160,10 @@ def _end_with_compilers(*_: object) -> None:
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
-    os.killpg(0, signal.SIGKILL)
+    # Started by hand, it shares the group of its shell or of `make`.
+    if os.getpgrp() == os.getpid():
+        os.killpg(0, signal.SIGKILL)
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def main() -> int:

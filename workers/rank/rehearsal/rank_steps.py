@@ -10,6 +10,7 @@ from shardtune.api_schemas.trials.rehearsals import RehearsedRank
 from shardtune.workers.blocks.prepare import repeated_blocks
 from shardtune.workers.rank.model import context
 from shardtune.workers.rank.own_code import fused_attention
+from shardtune.workers.rank.process import bounded_child
 from shardtune.workers.rank.rank_context import RankContext
 from shardtune.workers.rank.rehearsal import peers
 from shardtune.workers.rank.rehearsal.device import RehearsedDevice
@@ -66,7 +67,7 @@ def rehearse(task: RehearsalTask) -> RehearsedRank:
         process_groups=peers.process_groups(),
         set_up_s=round(set_up_s, 3),
         cpu_s=round(usage.ru_utime + usage.ru_stime, 2),
-        peak_rss_mib=round(usage.ru_maxrss / 1024, 1),
+        peak_rss_mib=bounded_child.peak_rss_mib(),
     )
 
 

@@ -2,10 +2,11 @@
 
 import gc
 
+from shardtune.api_schemas.trials.compiled_frames import CompiledFrames
 from shardtune.api_schemas.trials.short_steps import ShortStepTimes, extended_s
 from shardtune.workers.rank import mesh, trial_dir
 from shardtune.workers.rank.classify import OverLimitError
-from shardtune.workers.rank.measure import throughput
+from shardtune.workers.rank.measure import compilations, throughput
 from shardtune.workers.rank.measure.memory import MemoryMeter
 from shardtune.workers.rank.strategies.base import TrainingSetup
 from shardtune.workers.rank.training.step import Step
@@ -47,6 +48,7 @@ class Loop(StepLoop):
         gc.collect()
         gc.freeze()
         yield from self._warm_up()
+        self.outcome.compiled_before_timing = compilations.count()
         if not self.outcome.is_pruned:
             yield from self._measure()
 
@@ -160,6 +162,10 @@ class Loop(StepLoop):
         """Number of warm-up steps; those that also count as timed windows (groups of steps timed together) are left
         out."""
         return len(self.outcome.warmup_step_times_s) * self._cycle
+
+    def compiled_frames(self) -> CompiledFrames | None:
+        """Numbers of what this rank compiled; None if the configuration compiles nothing."""
+        return compilations.since(self.outcome.compiled_before_timing) if self._task.config.compiles else None
 
     def short_step_times(self) -> ShortStepTimes | None:
         """Times of the short steps (steps with fewer micro batches) from which step times were extrapolated; None if

@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeVar
 import torch
 
 from shardtune.api_schemas.trials.measurements import StepRecord
+from shardtune.workers.rank.measure.compilations import NOTHING, Compilations
 
 StepResult = tuple[torch.Tensor, torch.Tensor | float | None]
 """Result of an optimizer step: this rank's mean loss and the gradient norm. The device may not have finished computing
@@ -64,6 +65,8 @@ class LoopRecord:
     """Seconds per step of the slowest rank, one entry for each timed window (a group of steps timed together)."""
     own_step_times_s: list[float] = field(default_factory=list)
     """Seconds per step of this rank, one entry for each timed window (a group of steps timed together)."""
+    compiled_before_timing: Compilations = NOTHING
+    """Numbers of what this rank had compiled when the timing began."""
     short_pairs_s: list[tuple[float, float]] = field(default_factory=list)
     """Seconds of each pair of timed short steps (steps with fewer micro batches) on the slowest rank; pairs of the
     warm-up included. See `ShortStepTimes`."""

@@ -8,6 +8,12 @@
 {{- toJson (dict "requests" (default dict .Values.workers.resources.requests) "limits" $limits) -}}
 {{- end -}}
 
+{{- define "shardtune.workerEnv" -}}
+{{- range $name, $value := .Values.workers.env }}
+- {{ toJson (dict "name" $name "value" $value) }}
+{{- end }}
+{{- end -}}
+
 {{- define "shardtune.workerVolumeMounts" -}}
 - {name: work, mountPath: /work}
 - {name: tmp, mountPath: /tmp}
@@ -68,6 +74,7 @@ containers:
       - name: SHARDTUNE_API_KEY
         valueFrom:
           secretKeyRef: {name: {{ include "shardtune.secret" (list . .Values.workers.existingSecret "worker") }}, key: key}
+      {{- include "shardtune.workerEnv" . | nindent 6 }}
     resources: {{ include "shardtune.workerResources" . }}
     {{- include "shardtune.containerSecurity" . | nindent 4 }}
     volumeMounts:
@@ -102,6 +109,7 @@ containers:
       - bash
       - -c
       - |
+        trap 'exit 143' TERM
         [ "$JOB_COMPLETION_INDEX" = 0 ] || SHARDTUNE_API_KEY=
         exec <<<"$SHARDTUNE_API_KEY"
         unset SHARDTUNE_API_KEY
@@ -109,7 +117,24 @@ containers:
         head=${1#--address=}
         until getent ahosts "${head%:*}" >/dev/null ||
             [ "$SECONDS" -ge "$RAY_SYMMETRIC_RUN_CLUSTER_WAIT_TIMEOUT" ]; do sleep 1; done
-        exec ray symmetric-run "$@"
+        # A new process, whose environment has no key. It gets the SIGTERM of a pod that is deleted; Ray would kill the worker.
+        exec bash -c '
+            stop() {
+                stopped=yes
+                # The worker of the first pod ends its ranks and hands its run back; the other pods keep their hosts up meanwhile.
+                [ "$JOB_COMPLETION_INDEX" = 0 ] || sleep 10
+                kill -TERM $(cat "/proc/$ray/task/$ray/children") 2>/dev/null || kill -TERM "$ray" 2>/dev/null
+            }
+            trap stop TERM
+            ray symmetric-run "$@" <&0 &
+            ray=$!
+            [ -z "$stopped" ] || stop
+            # A signal ends `wait` while Ray is still running.
+            while wait "$ray"; code=$?; kill -0 "$ray" 2>/dev/null; do :; done
+            # 0 would complete the job of a pod that only moves to another node.
+            [ -z "$stopped" ] || code=143
+            exit "$code"
+        ' bash "$@"
       - bash
     # The pod at this address is Ray's head and runs the command after `--`; the others contribute their GPUs.
     args:
@@ -143,6 +168,7 @@ containers:
       - {name: RAY_USAGE_STATS_ENABLED, value: "0"}
       # Seconds for all pods to pull their image and start; 30 by default.
       - {name: RAY_SYMMETRIC_RUN_CLUSTER_WAIT_TIMEOUT, value: {{ int .Values.workers.ray.startTimeoutSeconds | quote }}}
+      {{- include "shardtune.workerEnv" . | nindent 6 }}
     resources: {{ include "shardtune.workerResources" . }}
     {{- include "shardtune.containerSecurity" . | nindent 4 }}
     volumeMounts:

@@ -119,7 +119,8 @@ def _limited(spent: str, limit_s: float | None) -> str:
 def _reason(study: Study) -> tuple[ProgressFact, ...]:
     if study.reason is None or not (study.result is not None or study.state.is_open):
         return ()
-    return (ProgressFact("Search ended" if study.result is not None else "Note", study.reason),)
+    has_answer = study.result is not None and study.state is not StudyState.FAILED
+    return (ProgressFact("Search ended" if has_answer else "Note", study.reason),)
 
 
 def _activity(session: Session, study: Study, confirmed: int) -> str:

@@ -135,7 +135,7 @@ def test_an_undecided_verdict_says_what_would_settle_it_and_why_the_answer_can_b
         "undecided: keep",
         "won 6 of 7 pairs",
         "3 more pairs would confirm it",
-        "other processes disturbed 2 of their 14 runs",
+        "other programs disturbed 2 of their 14 runs",
     ):
         assert words in text
     assert "1.05x the speed of DDP, micro batch 8" in text and "trust       !" in text
@@ -274,7 +274,7 @@ def test_a_run_that_other_programs_disturbed_is_told_once() -> None:
     for _ in range(2):
         view.show(study(phase=StudyPhase.FINAL_COMPARISON, final_comparison=1), trials, [], 5.0)
     reported = [line for line in lines if "disturbed" in line]
-    assert reported == [f"disturbed by other processes, does not count: validation run of trial 0, attempt 1 ({cause})"]
+    assert reported == [f"disturbed by other programs, does not count: validation run of trial 0, attempt 1 ({cause})"]
 
 
 def test_the_end_of_the_search_follows_the_trial_that_ended_it() -> None:
@@ -432,3 +432,12 @@ def test_an_end_without_a_result_tells_whose_fault_it_is(
 ) -> None:
     ended = study(trials=trials, rejected=rejected, state=state, reason="no configuration is feasible: why")
     assert job.error_without_result(ended, []).exit_code == code
+
+
+def test_an_extension_that_fails_is_an_error_which_says_that_the_earlier_answer_stays() -> None:
+    failed = study(result=CONFIRMED, trials={"complete": 3}, state=StudyState.FAILED, reason="the search failed")
+    error = job.error_without_result(failed, [])
+    assert (error.exit_code, str(error)) == (
+        4,
+        "extending the study failed: the search failed; its earlier answer stays",
+    )

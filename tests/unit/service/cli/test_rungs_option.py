@@ -122,6 +122,25 @@ def test_another_command_waits_for_the_last_size() -> None:
         pass
 
 
+@pytest.mark.parametrize("as_json", [True, False])
+def test_the_cost_is_that_of_every_size_and_of_all_together(as_json: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    write(
+        cluster="2x8xh100", target="8x8", workload=STUDY["workload"] | {"global_batch": 512, "precision": "bf16-mixed"}
+    )
+    studies = tune("1", hosts=(*SLURM, "2"), cost=True, as_json=as_json)
+    assert studies.asked == [] and not Path(".shardtune").exists() and not Path("best").exists()
+    printed = capsys.readouterr().out
+    if not as_json:
+        headings = [line for line in printed.splitlines() if line.endswith(":")]
+        assert headings == ["1 node:", "2 nodes:", "together:"] and printed.count("GPU-hours ") == 3
+        return
+    costs = json.loads(printed)
+    assert [of_size["size"] for of_size in costs["sizes"]] == [1, 2]
+    for quantity in ("minutes", "gpu_hours"):
+        highest = [of_size["cost"][quantity]["high"] for of_size in costs["sizes"]]
+        assert costs[quantity]["high"] == pytest.approx(sum(highest)) and min(highest) > 0
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -151,7 +170,6 @@ def test_spaces_around_sizes_count_for_nothing() -> None:
     [
         ({"resume": True}, "--resume exclude"),
         ({"add_pairs": 3}, "--add-pairs exclude"),
-        ({"cost": True}, "--cost exclude"),
         ({}, "needs --ranks"),
         ({"hosts": ("--launcher", "slurm")}, "needs --nodes"),
         ({"ranks": 2}, r"must be smaller than --ranks \(2\)"),

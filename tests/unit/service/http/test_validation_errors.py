@@ -7,6 +7,7 @@ from shardtune.api_schemas.known_fields import fields_at, rephrase_error
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.studies.study_request import StudyRequest
 from shardtune.api_schemas.training.models import ModelSpec
+from shardtune.api_schemas.trials.plans import PlanRequest
 from shardtune.api_schemas.trials.predictions import PredictionRequest
 from shardtune.service.http.validation_errors import drop_union_noise, field_error
 
@@ -48,6 +49,14 @@ def test_a_mistake_is_said_once_with_field_and_remedy(change, field, says):
         StudyRequest.model_validate(SOUND | change)
     (error,) = map(field_error, drop_union_noise(rejected.value.errors()))
     assert error.field == field and says in error.message and "dictionary" not in error.message
+
+
+def test_a_rule_that_names_a_part_of_its_own_field_names_it_once():
+    request = {"model": "llama-tiny", "tokens": 1e9, "gpus": ["h100"], "counts": [8], "prices": {"h100": -1}}
+    with pytest.raises(ValidationError) as rejected:
+        PlanRequest.model_validate(request)
+    (error,) = map(field_error, rejected.value.errors())
+    assert (error.field, error.value) == ("prices.h100", "-1.0")
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Counts of validation runs where pairs under unequal load run again, so that there are more than planned."""
+"""Counts of validation runs where pairs that do not count run again, so that there are more than planned."""
 
 import pytest
 from rich.console import Console
@@ -44,7 +44,7 @@ def with_validation_runs(count: int) -> list[Trial]:
 def test_a_repeated_pair_is_no_run_beyond_the_maximum() -> None:
     study = comparing(18)
     assert activity_words.validation_run(study, 18) == "validation run 18 of at most 18"
-    assert activity_words.validation_run(study, 20) == "validation run 20 (at most 18 under equal load)"
+    assert activity_words.validation_run(study, 20) == "validation run 20 (at most 18 if every pair counts)"
     assert activity_words.validation_position(study, 17) == "validation run 18 of at most 18"
     assert activity_words.validation_position(study, 18) == "18 validation runs are done"
 
@@ -72,13 +72,13 @@ def test_pairs_run_again_only_where_a_run_of_a_pair_is_open() -> None:
     assert activity_words.activity(comparing(14), [trial]) == "14 validation runs are done"
     open_run = Run(run_id="again", purpose="validation", final_comparison=1, state=TrialState.WAITING)
     repeated = trial.model_copy(update={"runs": (*trial.runs, open_run)})
-    expected = "final comparison, run 15: pairs under unequal load run again"
+    expected = "final comparison, run 15: pairs that do not count run again"
     assert activity_words.activity(comparing(14), [repeated]) == expected
 
 
 @pytest.mark.parametrize("state", [TrialState.RUNNING, TrialState.COMPLETE])
 def test_runs_that_time_whole_steps_are_no_runs_of_the_comparison(state: TrialState) -> None:
-    """`validation run 15 (at most 14 under equal load)` was said of the first of them."""
+    """`validation run 15 (at most 14 if every pair counts)` was said of the first of them."""
     (trial,) = with_validation_runs(14)
     whole = Run(run_id="whole", purpose="validation", final_comparison=1, is_whole_step=True, state=state)
     whole = whole.model_copy(update={"measurement": measurement(1000.0)})
@@ -102,12 +102,12 @@ def test_live_lines_and_the_live_table_count_repeated_pairs() -> None:
         view.show(comparing(1), with_validation_runs(count)[:count], [], 1.0)
     assert [line.partition(": ")[0] for line in lines if line.startswith("validation run")] == [
         "validation run 1 of at most 1",
-        "validation run 2 (at most 1 under equal load)",
+        "validation run 2 (at most 1 if every pair counts)",
     ]
     console = Console(width=140)
     with console.capture() as captured:
         console.print(live_table.render(comparing(1), with_validation_runs(2), [], 1.0, rows=5))
-    assert "2 (at most 1 under equal load) validation runs" in captured.get()
+    assert "2 (at most 1 if every pair counts) validation runs" in captured.get()
 
 
 @pytest.mark.parametrize("complete", [18, 20])

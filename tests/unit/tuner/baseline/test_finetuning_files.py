@@ -288,3 +288,11 @@ def test_trls_4_bit_weights_are_compared_with_the_workload(values: dict[str, Any
         read(trl | values, workload(adapter=PACKED))
     with pytest.raises(ValueError, match=r"load_in_4bit \(true\), but the workload's base weights are not quantised"):
         read(trl | {"load_in_4bit": True})
+
+
+def test_tiles_of_axolotl_are_noted_and_not_measured() -> None:
+    plain = read(AXOLOTL).notes
+    tiled = read(AXOLOTL | {"tiled_mlp": True, "tiled_mlp_num_shards": 4}).notes
+    (note,) = [note for note in tiled if note not in plain]
+    assert note.startswith("baseline.tiled_mlp is not applied: measured with whole MLPs") and "(mlp_slices)" in note
+    assert read(AXOLOTL | {"tiled_mlp": False}).notes == plain

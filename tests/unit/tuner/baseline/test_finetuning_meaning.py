@@ -48,16 +48,21 @@ def test_a_key_that_scripts_have_too_makes_no_file_a_tools(own: dict[str, Any]) 
     "values",
     [
         AXOLOTL | {"attn_implementation": "flash_attention_2"},
+        AXOLOTL | {"flash_attention": True, "sdp_attention": False},
         FACTORY | {"flash_attn": "fa2"},
         SWIFT | {"attn_impl": "flash_attn"},
     ],
-    ids=["axolotl", "llama-factory", "ms-swift"],
+    ids=["axolotl", "axolotl's older key", "llama-factory", "ms-swift"],
 )
 def test_another_attention_than_the_workloads_is_noted_with_the_remedy(values: dict[str, Any]) -> None:
     said = "is not applied; measured with the workload's attention ('sdpa'): state attention 'flash_attention_2' in"
     assert said in notes_of(values)
     assert "attention" not in notes_of(values, workload(attention="flash_attention_2"))
-    unnamed = {key: value for key, value in values.items() if value not in ("flash_attention_2", "fa2", "flash_attn")}
+    unnamed = {
+        key: value
+        for key, value in values.items()
+        if value not in ("flash_attention_2", "fa2", "flash_attn") and key != "flash_attention"
+    }
     assert "attention" not in notes_of(unnamed) and "attention" not in notes_of(FACTORY | {"flash_attn": "auto"})
     assert (
         "('fa3') is not applied; measured with the workload's attention ('sdpa')\n"

@@ -137,6 +137,17 @@ def test_trainers_arguments_give_ddp_with_its_options() -> None:
     assert any("baseline.colour" in note for note in notes) and not any("logging_steps" in note for note in notes)
 
 
+def test_a_static_graph_that_accumulates_without_reductions_is_rejected() -> None:
+    """torch 2.13 fails in the reducer (`expect_autograd_hooks_`), or skips reductions."""
+    whole = TRAINER | {"ddp_static_graph": True}
+    assert strategy(whole).static_graph
+    twice = whole | {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2}
+    with pytest.raises(ValueError, match=r"baseline static_graph \(true\) with 2 micro batches .*set it to false"):
+        read(twice)
+    kwargs = {"gradient_accumulation_kwargs": {"sync_each_batch": True}}
+    assert strategy(twice | {"accelerator_config": kwargs}).static_graph
+
+
 @pytest.mark.parametrize("sharding", [{}, {"fsdp": True}], ids=["ddp", "fsdp2"])
 def test_the_trainer_reduces_each_micro_batch_where_it_is_told_to(sharding: dict[str, Any]) -> None:
     kwargs = {"gradient_accumulation_kwargs": {"sync_each_batch": True}, "split_batches": False}

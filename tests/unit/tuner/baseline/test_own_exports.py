@@ -38,7 +38,11 @@ def test_training_arguments_under_zero_are_read_as_the_configuration_that_was_ex
     config = TrialConfig(strategy=ZeroConfig(stage=stage, offload_optimizer=offload), micro_batch=4)
     study = study_of("llama-tiny", precision, EIGHT, global_batch=32)
     document = json.loads(_exported(study, config)["training_arguments.json"])
-    assert resolve_with_notes(document, study.spec.workload, EIGHT).config == config
+    resolved = resolve_with_notes(document, study.spec.workload, EIGHT)
+    assert resolved.config == config
+    # By default the Trainer waits for each micro batch's loss.
+    assert document["logging_nan_inf_filter"] is False
+    assert not any("logging" in note for note in resolved.notes)
     if precision == "bf16-autocast":
         implied = implied_precision(document)
         assert implied is not None

@@ -70,6 +70,8 @@ def test_the_workload_is_said_in_the_tools_own_words(form: ExportFormat, stated:
     printed = values(form)
     assert stated.items() <= printed.items()
     assert printed["max_grad_norm"] == 1.0 and printed["learning_rate"] == 3e-4 and printed["seed"] == 0
+    # By default the Trainer waits for each micro batch's loss.
+    assert printed["logging_nan_inf_filter"] is False
 
 
 @pytest.mark.parametrize(

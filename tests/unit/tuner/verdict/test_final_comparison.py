@@ -189,4 +189,16 @@ def test_blocks_that_never_count_end_too():
     runs: list[ValidationRun] = []
     while (ask := ranking_state(Finalists(0, (1,)), {0: 100.0, 1: 100.0}, runs, 20, "s").next) is not None:
         runs.append(ValidationRun(ask.trial, ask.comparison_block, f"w{len(runs)}", 100.0))
-    assert len(runs) == 40 and ranking_state(Finalists(0, (1,)), {0: 100.0, 1: 100.0}, runs, 20, "s").log_ratios == ()
+    assert len(runs) == 60 and ranking_state(Finalists(0, (1,)), {0: 100.0, 1: 100.0}, runs, 20, "s").log_ratios == ()
+
+
+@pytest.mark.parametrize("lost_pairs", [{0}, {3}, {6}, {0, 4, 5}])
+def test_a_lost_block_uses_up_no_pair(lost_pairs):
+    """A comparison of at most 7 pairs had 6 after one lost block, and no interval."""
+    field, runs, searched = Finalists(0, (1,)), list[ValidationRun](), {0: 100.0, 1: 140.0}
+    while (ask := ranking_state(field, searched, runs, 7, "s").next) is not None:
+        worker = f"w{len(runs)}" if ask.comparison_block in lost_pairs else "w"
+        runs.append(ValidationRun(ask.trial, ask.comparison_block, worker, searched[ask.trial]))
+    end = ranking_state(field, searched, runs, 7, "s")
+    assert (len(end.log_ratios), end.lost_blocks, len(runs)) == (7, len(lost_pairs), 2 * (7 + len(lost_pairs)))
+    assert end.speedup is not None and end.speedup.ci95[0] > 1

@@ -161,6 +161,10 @@ def test_a_pair_that_is_added_after_too_many_uneven_ones_runs():
     assert len(compared(lambda run: [*earlier, UNDISTURBED, UNDISTURBED][run], 8, field=field).log_ratios) == 7
     busy = compared(lambda run: [*earlier, BUSY, BUSIER][run], 8, field=field)
     assert len(busy.uneven_pairs) == 5, "a machine that stays busy ends the comparison again"
+    later, field = [*earlier, BUSY, BUSIER, UNDISTURBED, UNDISTURBED], Finalists(0, (1,), fewest_pairs=12)
+    assert len(compared(lambda run: later[run], 9, field=field).log_ratios) == 7, (
+        "a second pair that is added runs, too"
+    )
 
 
 def test_a_quiet_machine_and_a_steady_load_need_no_pair_more():

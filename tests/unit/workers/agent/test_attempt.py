@@ -5,7 +5,7 @@ import pytest
 from shardtune.api_schemas.access import private_folder
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.trials.failures import Failure
-from shardtune.api_schemas.trials.leases import ResumeTask
+from shardtune.api_schemas.trials.leases import ResumeTask, TraceTask
 from shardtune.api_schemas.trials.measurements import Measurement
 from shardtune.api_schemas.trials.resume_check import ResumeMeasurement
 from shardtune.workers.agent.attempt import Workplace, run_attempt
@@ -47,6 +47,12 @@ def test_what_the_hosts_do_not_have_is_rejected(run, task, words):
     attempted = run(task)
     assert isinstance(attempted.result, Failure) and attempted.result.kind == "setup"
     assert words in attempted.result.message
+
+
+def test_a_worker_over_hosts_rejects_traces_before_it_starts_ranks(run):
+    attempted = run(TraceTask.of(task_over(1)))
+    assert (attempted.result.kind, attempted.gpu_seconds) == ("setup", 0)
+    assert "a worker over 2 hosts records no traces" in attempted.result.message
 
 
 def test_a_resume_check_over_hosts_needs_a_folder_that_all_see(run, tmp_path):

@@ -197,3 +197,12 @@ def test_the_step_before_a_trace_is_a_mean_over_a_cycle_of_samples_of_several_le
     (directory.path / "traces").mkdir()
     recorded = attempt_outcome(traced, directory, ended(0, 0), None)
     assert (recorded.steps, recorded.plain_step_s) == (4, 2.5)
+
+
+def test_traces_on_another_host_are_named_and_end_no_worker(directory):
+    """A worker over hosts also takes studies that need one of them, and its agent has no folder of traces."""
+    traced = TraceTask.of(make_task(workload=Workload(sequence_length=128, global_batch=32)))
+    for rank in range(2):
+        write(directory, rank, status="complete", warmup_step_times_s=(1.0,), window_step_times_s=(1.0,))
+    failure = attempt_outcome(traced, directory, ended(0, 0), None)
+    assert failure.kind == "setup" and "--launcher local" in failure.message

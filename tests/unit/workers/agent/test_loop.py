@@ -208,6 +208,21 @@ def test_operators_are_built_before_the_wait_for_quiet_and_not_in_the_time_of_th
     assert report.gpu_seconds <= 2 * (time.monotonic() - begun_s - 0.5)
 
 
+def test_a_run_that_needs_what_could_not_be_built_ends_as_setup_without_ranks(world, offloading, tmp_path):
+    """Its ranks would build again, each time within their time limit."""
+
+    def build(give_up):
+        time.sleep(0.5)
+        return "install g++"
+
+    ended_world = world(until=lease_requests(2), leased=offloading, operator_build=OperatorBuild(build))
+    (report,) = ended_world.reports()
+    assert (report.failure.kind, report.gpu_seconds) == ("setup", 0)
+    assert "could not build: install g++" in report.failure.message and not (tmp_path / "r1-3").exists()
+    # The service would else end the attempt at a deadline that counts from the lease.
+    assert {"starting"} <= {(body["progress"] or {}).get("phase") for body in ended_world.service.bodies("/heartbeat")}
+
+
 def test_no_rank_starts_for_a_run_that_the_service_takes_away_during_the_build(world, offloading, tmp_path):
     stop = (200, {"action": "stop", "reason": "cancelled", "lease_s": 20})
     build = OperatorBuild(lambda give_up: until(give_up, 30, "the agent ends the build"))

@@ -73,3 +73,10 @@ def test_a_machine_that_cannot_be_measured_works_all_the_same(tmp_path):
         raise LaunchFailed("rank 0 failed")
 
     assert offered_by(tmp_path, machine(), fails, measure_rates=True) == machine()
+
+
+def test_a_full_disk_leaves_the_rates_unknown(tmp_path):
+    def measure(*_):
+        raise OSError(28, "No space left on device")
+
+    assert offered_by(tmp_path, machine(), measure, measure_rates=True) == machine()

@@ -19,12 +19,14 @@ OVERLAYS = Path(__file__).parents[4] / "deploy/kubernetes/overlays"
 SECRET = "shardtune_kanarienvogel"
 RAY = """#!/bin/bash
 tr '\\0' '\\n' </proc/$$/environ >>"$SHOWN"
+tr '\\0' '\\n' </proc/$PPID/environ >>"$SHOWN"
 while [ "$1" != -- ]; do shift; done
 shift
 "$@"
 cat >>"$SHOWN"
 """
-"""Shows what ranks could read of it, runs the worker, and shows what the worker left in the standard input."""
+"""Shows what ranks could read of it and of its parent, runs the worker, and shows what the worker left in the standard
+input."""
 GETENT = "#!/bin/bash\n"
 """Knows each host's address at once, so that a pod need not wait for the first pod's."""
 WORKER = '#!/bin/bash\ncat <&"$SHARDTUNE_API_KEY_FD" >"$GOT"\n'

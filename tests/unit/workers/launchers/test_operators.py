@@ -5,6 +5,8 @@ import os
 import sys
 from pathlib import Path
 
+import pytest
+
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.trials.leases import ModelSummaryTask, RehearsalTask, ResumeTask, TargetRehearsalTask
 from shardtune.workers.launchers import operators
@@ -13,14 +15,14 @@ from tests.support.workers.worker_fakes import make_task
 READS_THE_LINE = "import pathlib, sys; print(pathlib.Path(sys.argv[1], 'doing.txt').read_text())"
 
 
-def build(tmp_path, *command: str, give_up=lambda: False) -> None:
+def build(tmp_path, *command: str, give_up=lambda: False) -> str | None:
     environment = {**os.environ, "TORCH_EXTENSIONS_DIR": "/built/here"}
-    operators.build(environment, "test-mark", tmp_path, give_up, (sys.executable, *command))
+    return operators.build(environment, "test-mark", tmp_path, give_up, (sys.executable, *command))
 
 
 def test_while_it_builds_a_line_says_what_and_how_long(tmp_path, caplog):
     caplog.set_level(logging.INFO)
-    build(tmp_path, "-c", READS_THE_LINE, str(tmp_path))
+    assert build(tmp_path, "-c", READS_THE_LINE, str(tmp_path)) is None
     stated = "building DeepSpeed's CPU Adam for optimizer offload: one to three minutes"
     words = (tmp_path / "operators.log").read_text()
     assert stated in words and "in /built/here" in words, "seen by whoever looks meanwhile"
@@ -29,7 +31,8 @@ def test_while_it_builds_a_line_says_what_and_how_long(tmp_path, caplog):
 
 
 def test_a_build_that_fails_says_which_trials_will_and_why(tmp_path, caplog):
-    build(tmp_path, "-c", "import sys; sys.exit('install g++')")
+    reason = build(tmp_path, "-c", "import sys; sys.exit('install g++')")
+    assert reason == f"install g++ (see {tmp_path / 'operators.log'})"
     assert "trials that offload the optimizer will fail: install g++" in caplog.text
     assert not (tmp_path / "doing.txt").exists()
 
@@ -84,3 +87,20 @@ def test_a_build_that_cannot_start_is_logged_and_not_repeated(caplog):
     awaited.run_before(OFFLOADING, lambda: False)
     assert builds == [False]
     assert "was not built: [Errno 28] No space left on device" in caplog.text
+
+
+def test_a_task_does_not_repeat_a_build_that_failed_here():
+    awaited = operators.OperatorBuild(lambda give_up: "install g++")
+    awaited.require_built(OFFLOADING)
+    awaited.run_before(OFFLOADING, lambda: False)
+    awaited.require_built(PLAIN)
+    with pytest.raises(
+        ValueError, match=r"offload_optimizer \(cpu\) needs .* could not build: install g\+\+; mend that"
+    ):
+        awaited.require_built(OFFLOADING)
+
+
+def test_a_build_that_was_interrupted_has_not_failed():
+    awaited = operators.OperatorBuild(lambda give_up: "ended by SIGTERM")
+    awaited.run_before(OFFLOADING, lambda: True)
+    awaited.require_built(OFFLOADING)

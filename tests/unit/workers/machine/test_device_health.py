@@ -4,13 +4,16 @@ import os
 import sys
 import threading
 import time
+from types import SimpleNamespace
 
+import pynvml
 import pytest
 
 from shardtune.api_schemas.machines.conditions import Conditions, NodeConditions
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.trials.failures import Failure
 from shardtune.api_schemas.trials.measurements import Measurement, Memory
+from shardtune.workers.machine import nvml_watch
 from shardtune.workers.machine.conditions import straggler, with_conditions
 from shardtune.workers.machine.device_health import (
     DeviceObservation,
@@ -57,6 +60,35 @@ def over_a_run(*changes):
 def test_a_broken_device_is_named_with_what_to_do(device, words):
     (actual,) = broken_devices(GpuObservation(at_s=0, devices=[DeviceObservation(uuid="GPU-1", **device)]))
     assert "GPU-1" in actual and words in actual
+
+
+def test_the_error_of_a_gpu_that_fell_off_the_bus_is_recorded_though_it_tells_no_uuid(monkeypatch):
+    """The watch ended there, and the run's crash was taken for the configuration's."""
+    events = [SimpleNamespace(device="GPU-1", eventData=79)]
+
+    def wait(*_):
+        if events:
+            return events.pop()
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_TIMEOUT)
+
+    def uuid_of(handle):
+        if handle == "GPU-1":
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST)
+        return handle
+
+    for name, function in (
+        ("nvmlDeviceGetHandleByUUID", lambda uuid: uuid),
+        ("nvmlEventSetCreate", lambda: "events"),
+        ("nvmlDeviceRegisterEvents", lambda *_: None),
+        ("nvmlEventSetWait_v2", wait),
+        ("nvmlDeviceGetUUID", uuid_of),
+    ):
+        monkeypatch.setattr(pynvml, name, function)
+    watch = nvml_watch.Watch(["GPU-0", "GPU-1"])
+    looks = watch.observations()
+    next(looks)
+    devices = {device["uuid"]: device["xids"] for device in next(looks)["devices"]}
+    assert devices == {"GPU-0": [], "GPU-1": [79]}
 
 
 @pytest.mark.parametrize("xid", [13, 31, 43, 45])

@@ -1,0 +1,46 @@
+"""Counting of what Dynamo compiled in this process."""
+
+import sys
+from typing import NamedTuple
+
+from shardtune.api_schemas.trials.compiled_frames import CompiledFrames
+
+
+class Compilations(NamedTuple):
+    """Numbers since the start of the process."""
+
+    frames: int
+    recompilations: int
+    graph_breaks: int
+
+
+NOTHING = Compilations(0, 0, 0)
+"""Numbers of a process that has compiled nothing."""
+
+
+def count() -> Compilations:
+    """Count compiled frames, recompilations and graph breaks so far."""
+    # Without a compilation so far, Dynamo's import would take a second.
+    if "torch._dynamo.utils" not in sys.modules:
+        return NOTHING
+    dynamo = sys.modules["torch._dynamo.utils"]
+    # torch keeps the newest 64 compilations (`DEFAULT_COMPILATION_METRICS_LIMIT`). Blocks that recompile more often
+    # than 8 times end the trial (`workers.blocks.prepare`).
+    reasons = [metrics.recompile_reason for metrics in dynamo.get_compilation_metrics()]
+    counters = dynamo.counters
+    return Compilations(
+        frames=counters["frames"]["ok"],
+        recompilations=sum(reason is not None for reason in reasons),
+        graph_breaks=sum(counters["graph_break"].values()),
+    )
+
+
+def since(before_timing: Compilations) -> CompiledFrames:
+    """Numbers of the whole run, of which `before_timing` preceded the timed steps."""
+    now = count()
+    return CompiledFrames(
+        frames=now.frames,
+        recompilations=now.recompilations,
+        graph_breaks=now.graph_breaks,
+        while_timed=now.frames - before_timing.frames,
+    )

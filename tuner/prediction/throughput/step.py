@@ -105,10 +105,12 @@ def _communication_seconds(
     overlap with nothing."""
     middle = np.maximum(c.accumulation - 1.0, 0.0)
     overlaps = registry.overlaps(c) * rates.overlap
-    first = comm.unhidden * 0.5
+    # Half of it is in forward, where forward communicates so much; no pass exposes more than it communicates.
+    first = np.minimum(comm.unhidden * 0.5, comm.forward)
+    last = comm.unhidden - first
     exposed_forward = np.maximum(comm.forward - forward * overlaps, first)
-    exposed_middle = np.maximum(comm.backward - backward * overlaps, np.minimum(first, comm.backward))
-    exposed_last = np.maximum(comm.last_backward - backward * overlaps, np.minimum(first, comm.last_backward))
+    exposed_middle = np.maximum(comm.backward - backward * overlaps, np.minimum(last, comm.backward))
+    exposed_last = np.maximum(comm.last_backward - backward * overlaps, np.minimum(last, comm.last_backward))
     total = c.accumulation * comm.forward + middle * comm.backward + comm.last_backward + comm.after_step
     exposed = c.accumulation * exposed_forward + middle * exposed_middle + exposed_last + comm.after_step
     # Communication hidden behind a pass slows that pass down.

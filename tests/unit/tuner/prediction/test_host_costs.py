@@ -1,19 +1,23 @@
 """Costs of the backends' own machinery, and the number of their collectives."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from shardtune.api_schemas.strategies import DdpConfig, Fsdp1Config, Fsdp2Config, Strategy, TrialConfig, ZeroConfig
 from shardtune.api_schemas.training.models import preset
 from shardtune.api_schemas.training.workload import PRECISIONS, Workload
+from shardtune.tuner.prediction.backends.main_gradients import bucket_count
 from shardtune.tuner.prediction.backends.registry import micro_batch_launches, traffic
-from shardtune.tuner.prediction.candidates import Dtypes, Implementation
+from shardtune.tuner.prediction.candidates import DDP, MIB, Dtypes, Implementation, from_rows
 from shardtune.tuner.prediction.collectives import Traffic
 from shardtune.tuner.prediction.configs import from_configs
 from shardtune.tuner.prediction.evaluation import evaluate
-from shardtune.tuner.prediction.rates import Network
+from shardtune.tuner.prediction.rates import CPU_RATES, Network
 from shardtune.tuner.prediction.shapes.config_shape import from_config
 from shardtune.tuner.prediction.tensors import buckets_filled, modules_above
+from shardtune.tuner.prediction.throughput import step_times
 from tests.support.values.tuner_inputs import cpu
 
 TINY = from_config(preset("llama-tiny").config)
@@ -73,6 +77,18 @@ def test_fsdp2_gathers_in_every_micro_batch_also_what_it_keeps_after_forward() -
     assert once == pytest.approx(often)
 
 
+@pytest.mark.parametrize(
+    "strategy", [DdpConfig(grad_sync="last"), DdpConfig(), Fsdp2Config(dp_replicate=2, dp_shard=1)]
+)
+@pytest.mark.parametrize("accumulation", [1, 64])
+def test_no_step_waits_for_more_communication_than_it_has(strategy: Strategy, accumulation: int) -> None:
+    """DDP without reductions between micro batches reduces once, however many micro batches a step has."""
+    candidates = from_configs([TrialConfig(strategy=strategy)], 64, 2, 2 * accumulation)
+    for rates in (CPU_RATES, replace(CPU_RATES, overlap=0.85, serial=False)):
+        step = step_times(TINY, candidates, Dtypes(), Implementation(), rates, NETWORK)
+        assert 0 < step.exposed[0] <= step.communication[0]
+
+
 def test_fsdp1_keeps_parameters_over_micro_batches_without_reduction() -> None:
     kept = Fsdp1Config(dp_shard=2, sharding_strategy="SHARD_GRAD_OP", grad_sync="last")
     once, often = (_traffic(kept, n).forward[0] for n in (1, 4))
@@ -93,6 +109,24 @@ def test_gradients_fill_buckets_in_turn_and_large_ones_go_alone() -> None:
     assert buckets[0] == pytest.approx(12 * 12, abs=3)  # every parameter by itself
     assert 12 * 4 <= buckets[1] <= 12 * 8 + 2
     assert buckets[2] == 1
+
+
+def test_ddp_with_main_gradients_sends_one_call_for_each_bucket() -> None:
+    """In nanotron's 1B, gate and up reach 25 MiB together, down alone, and o with q, k and v in one matrix."""
+    shape = replace(
+        TINY, layers=16, hidden=2048, heads=32, kv_heads=32, head_dim=64, ffn=8192, vocab=131_072, tied=True
+    )
+    impl, network = (
+        Implementation(main_gradients=True),
+        Network(intra=300e9, inter=50e9, gpus_per_node=8, host_link=1e9),
+    )
+    rows = from_rows([{"backend": DDP, "replicate": 128, "ddp_bucket": size * MIB} for size in (1e-6, 25, 1e6)])
+    assert bucket_count(shape, rows, Dtypes()).tolist() == [4 * 16 + 2, 3 * 16 + 2, 1]
+    split = from_rows([{"backend": DDP, "replicate": 64, "tensor": size} for size in (1, 4)])
+    whole, quarter = bucket_count(shape, split, Dtypes())
+    assert quarter < 0.5 * whole  # each tensor rank has a quarter of each matrix
+    seconds = traffic(shape, rows, Dtypes(), impl, network).last_backward
+    assert seconds[0] > seconds[1] > seconds[2]
 
 
 def test_modules_that_stay_gathered_are_not_fetched() -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from tests.rank.helpers.communicators import STRATEGIES
 from tests.support.processes import preloaded_forks
+from tests.support.ranks.torch_features import OWN_REDUCE_SCATTER
 
 pytestmark = pytest.mark.ranks
 
@@ -27,6 +28,7 @@ def test_a_deeper_model_has_no_more_communicators(group_counts: dict[str, list[i
     assert more <= few
 
 
+@pytest.mark.skipif(not OWN_REDUCE_SCATTER, reason="torch 2.13 brought the group")
 def test_a_group_of_its_own_for_reduce_scatter_is_one_more_communicator(group_counts: dict[str, list[int]]) -> None:
     shared = group_counts["fsdp2"]
     assert group_counts["fsdp2-own-reduce-scatter"] == [count + 1 for count in shared]

@@ -14,6 +14,7 @@ from tests.support.long_run import IS_LONG as LONG
 from tests.support.long_run import telling, wide
 from tests.support.ranks.reference_training import deviation, train
 from tests.support.ranks.tiny_tasks import GPT2, LLAMA, MIXTRAL, tiny_task
+from tests.support.ranks.torch_features import OWN_REDUCE_SCATTER
 
 pytestmark = pytest.mark.ranks
 
@@ -129,7 +130,7 @@ KNOBS = [
     SHARDED["fsdp1"]
     | {"sharding_strategy": "SHARD_GRAD_OP", "grad_sync": "last", "use_orig_params": True}
     | {"backward_prefetch": None, "forward_prefetch": True},
-    SHARDED["fsdp2"] | {"grad_sync": "last", "separate_reduce_scatter_group": True} | PREFETCHED,
+    SHARDED["fsdp2"] | {"grad_sync": "last"} | OWN_REDUCE_SCATTER | PREFETCHED,
     STRATEGIES["zero-2"] | {"overlap_comm": False, "contiguous_gradients": False, "round_robin_gradients": True},
     STRATEGIES["zero-3"] | {"zero_hpz_partition_size": 2, "stage3_param_persistence_threshold": 0},
     STRATEGIES["zero-3"] | {"sub_group_size": 40_000, "offload_optimizer": {"pin_memory": False, "ratio": 0.5}},
@@ -139,7 +140,7 @@ ALONE = [
     SHARDED["fsdp1"] | {"use_orig_params": True, "backward_prefetch": None, "forward_prefetch": True},
     {"kind": "fsdp1", "dp_shard": 1, "dp_replicate": 2, "sharding_strategy": "NO_SHARD"},
     SHARDED["fsdp2"] | {"grad_sync": "last"},
-    SHARDED["fsdp2"] | {"separate_reduce_scatter_group": True},
+    SHARDED["fsdp2"] | OWN_REDUCE_SCATTER,
     {"kind": "fsdp2", "dp_shard": 1, "dp_replicate": 2, "backward_prefetch": 0},
     SHARDED["fsdp2"] | PREFETCHED,
 ]

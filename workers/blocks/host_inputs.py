@@ -100,6 +100,9 @@ class HostInputs:
         saved, version = list[int](), args[0]._version
 
         def pack(tensor: torch.Tensor) -> Any:
+            if tensor.numel() == 0:
+                # The checkpoint of torch 2.11 saves an empty tensor beside its arguments.
+                return tensor
             saved.append(_address(tensor))
             return self._to_host(tensor) if saved[-1] == moved else tensor
 

@@ -112,15 +112,17 @@ class _KeptRow:
         self._needs_gradient = row.requires_grad
         # A node exists only where an input requires gradients; the row itself may not.
         anchor = torch.empty(0, requires_grad=True)
-        self._node: Any = _SavedRow.apply(anchor, row).grad_fn  # type: ignore[no-untyped-call]
+        # Its result is kept, not its node alone: the node of a result that is gone has freed what it saved (torch 2.11).
+        self._saver: torch.Tensor | None = _SavedRow.apply(anchor, row)  # type: ignore[no-untyped-call]
         self._row: torch.Tensor | None = None
 
     def part(self, first: int, length: int) -> torch.Tensor:
         """Slice of the row that is the input of a second forward. It is detached, so that gradients end at it."""
         if self._row is None:
             # Asked once: a checkpoint around the block gives what it restored once only.
-            (self._row,) = self._node.saved_tensors
-            self._node = None
+            assert self._saver is not None
+            node: Any = self._saver.grad_fn
+            (self._row,), self._saver = node.saved_tensors, None
         return self._row.narrow(1, first, length).detach().requires_grad_(self._needs_gradient)
 
 

@@ -22,6 +22,7 @@ from shardtune.workers.rank.strategies.base import TrainingSetup
 from shardtune.workers.rank.training import step as steps
 from shardtune.workers.rank.training import wrap
 from tests.support.ranks.tiny_tasks import LLAMA, tiny_task
+from tests.support.ranks.torch_features import OWN_REDUCE_SCATTER
 
 RANKS = 4
 STRATEGIES: dict[str, dict[str, Any]] = {
@@ -33,7 +34,11 @@ STRATEGIES: dict[str, dict[str, Any]] = {
     "fsdp1": {"kind": "fsdp1", "dp_shard": 4},
     "fsdp1-hybrid": {"kind": "fsdp1", "dp_replicate": 2, "dp_shard": 2, "sharding_strategy": "HYBRID_SHARD"},
     "fsdp2": {"kind": "fsdp2", "dp_shard": 4},
-    "fsdp2-own-reduce-scatter": {"kind": "fsdp2", "dp_shard": 4, "separate_reduce_scatter_group": True},
+    **(
+        {"fsdp2-own-reduce-scatter": {"kind": "fsdp2", "dp_shard": 4, **OWN_REDUCE_SCATTER}}
+        if OWN_REDUCE_SCATTER
+        else {}
+    ),
     "hsdp": {"kind": "fsdp2", "dp_replicate": 2, "dp_shard": 2},
     "fsdp2-groups": {"kind": "fsdp2", "dp_shard": 4, "reshard_after_forward": 2},
 }

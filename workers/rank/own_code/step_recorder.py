@@ -150,9 +150,11 @@ def _flops(func: Any, inputs: list[torch.Tensor], call: Any) -> tuple[float, boo
     if any(kernel in name for kernel in _ATTENTION) and len(inputs) >= 3:
         # torch 2.13 counts the kernels of GPUs alone. A backward's first input is the gradient of the output.
         if "backward" in name:
-            gradient, query, key, value = (tensor.shape for tensor in inputs[:4])
+            gradient, query, *others = (tensor.shape for tensor in inputs[:4])
+            key, value = (_repeated(shape, query) for shape in others)
             return float(sdpa_backward_flop_count(gradient, query, key, value)), True  # type: ignore[no-untyped-call]
-        query, key, value = (tensor.shape for tensor in inputs[:3])
+        query, *others = (tensor.shape for tensor in inputs[:3])
+        key, value = (_repeated(shape, query) for shape in others)
         return float(sdpa_flop_count(query, key, value)), True  # type: ignore[no-untyped-call]
     if name == "aten._grouped_mm":
         rows, weights = inputs[0], inputs[1]
@@ -160,6 +162,12 @@ def _flops(func: Any, inputs: list[torch.Tensor], call: Any) -> tuple[float, boo
     if packet in flop_registry:
         return float(call(flop_registry[packet])), False
     return 0.0, False
+
+
+def _repeated(shape: torch.Size, query: torch.Size) -> torch.Size:
+    """Shape of keys or values with as many heads as the query has, which the kernel repeats; torch 2.11 counts no
+    other."""
+    return torch.Size((shape[0], query[1], *shape[2:]))
 
 
 def _is_cast(func: Any) -> bool:

@@ -87,7 +87,7 @@ class Pipeline:
         count = self._ranks * len(parts)
         facts = pipeline_schedules.FACTS[schedule]
         self._is_v = facts.is_v
-        make = PipelineStage if facts.splits_backward else functools.partial(make_synced_stage, sync)
+        make = _Stage if facts.splits_backward else functools.partial(make_synced_stage, sync)
         self._stages = [_make_stage(part, count, setting, self._ranks, self._group, make) for part in parts]
         self._schedule_class: Any = get_schedule_class(facts.title)
         self._schedules: dict[int, Any] = {}
@@ -205,7 +205,15 @@ class _OpaqueModule(nn.Module):
         return self._forward(*args, **kwargs)
 
 
-class _ShardedStage(PipelineStage):
+class _Stage(PipelineStage):
+    """Pipeline stage that exchanges nothing with its own rank. In a V-shaped schedule, one rank has two neighbouring
+    stages; torch 2.11 prepares their communication like that of others, and gloo cannot send to its own rank."""
+
+    def _get_init_p2p_neighbors_ops(self) -> list[dist.P2POp]:
+        return [operation for operation in super()._get_init_p2p_neighbors_ops() if operation.peer != dist.get_rank()]
+
+
+class _ShardedStage(_Stage):
     """Pipeline stage under FSDP2 that reduces its gradients, and frees its parameters, at the times that the
     configuration specifies.
 

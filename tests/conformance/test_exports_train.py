@@ -18,6 +18,7 @@ from shardtune.api_schemas.training.optimizers import AdamW, AdamW8bit, AdamWBf1
 from shardtune.tuner.export import files
 from tests.support.long_run import IS_LONG, wide
 from tests.support.processes import preloaded_forks
+from tests.support.ranks.torch_features import OWN_REDUCE_SCATTER
 from tests.support.values.synthetic_studies import (
     CPU,
     contender_of,
@@ -332,7 +333,7 @@ def test_ranks_that_share_samples_train_as_one_does(tmp_path: Path) -> None:
                     forward_prefetch=1,
                     backward_prefetch=2,
                     grad_sync="last",
-                    separate_reduce_scatter_group=True,
+                    **OWN_REDUCE_SCATTER,
                 ),
                 micro_batch=2,
                 activation_checkpointing="selective",

@@ -6,7 +6,7 @@ from typing import Any
 from shardtune.api_schemas.formatting import counted
 from shardtune.api_schemas.studies.study import Study
 from shardtune.api_schemas.studies.study_result import Contender, FinalComparison, StudyResult
-from shardtune.api_schemas.studies.study_state import StudyState
+from shardtune.api_schemas.studies.study_state import StudyPhase, StudyState
 from shardtune.api_schemas.trials.trial import Rejection, Trial, TrialOrigin, TrialState
 from shardtune.service.wording import recipe_words, study_words
 from shardtune.service.wording.answers.how_measured import speed_reasons
@@ -184,8 +184,17 @@ def _trial_counts_text(study: Study) -> str:
     counts = ", ".join(f"{count} {state}" for state, count in trial_counts(study.trials).items())
     if study.rejected:
         counts += f", and {counted(study.rejected, 'configuration')} rejected before they ran"
-    counts += f"; search ended: {study.reason}" if study.reason else ""
-    return counts
+    return f"{counts}; {_reason_text(study)}" if study.reason else counts
+
+
+def _reason_text(study: Study) -> str:
+    """Return the reason that is stored with a study with an answer: why its extension failed or waits, or why its
+    search ended."""
+    if study.state is StudyState.FAILED:
+        return f"extending the study failed: {study.reason}"
+    # A search that goes on has a reason only while it waits for a worker, and the reason says so.
+    is_searching = study.state.is_open and study.phase is StudyPhase.SEARCH
+    return study.reason or "" if is_searching else f"search ended: {study.reason}"
 
 
 def study_row(study: Study) -> str:

@@ -268,11 +268,13 @@ def _note_rejection(context: Context, study_id: str, worker_session: str) -> Non
         study, worker = studies.get(session, study_id), worker_of_session(context, session, worker_session)
         assert study is not None
         # It may have been measured since it was selected.
-        if study.reason is not None or not compatibility.is_rejected(worker, study):
+        if not compatibility.is_rejected(worker, study):
             return
         reason = compatibility.rejection_reason(worker, study)
+        if not compatibility.may_explain_wait(study, reason):
+            return
     with context.db.write() as session:
         study = studies.lock(session, study_id)
-        if study.state is StudyState.RUNNING and study.reason is None:
+        if study.state is StudyState.RUNNING and compatibility.may_explain_wait(study, reason):
             study.explain(reason)
             log.warning(reason.text, extra={"study": study_id})

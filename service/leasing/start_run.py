@@ -65,9 +65,9 @@ def start_waiting(
 
 
 def _explain_wait(study: StudyRow, reason: StudyReason) -> None:
-    """Store with a study why a worker gets none of its runs. Any other reason stays, and a study that has ended waits
-    for nothing: its run is a trace."""
-    if study.reason is None and study.state.is_open:
+    """Store with a study why a worker gets none of its runs. A study that has ended waits for nothing: its run is a
+    trace."""
+    if study.state.is_open and compatibility.may_explain_wait(study, reason):
         study.explain(reason)
 
 

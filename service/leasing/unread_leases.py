@@ -91,6 +91,7 @@ def _set_aside(session: Session, locked_run: LockedRun, worker_session: str, cau
     if not worker.is_draining:
         worker.is_draining = True
         worker.set_aside = f"gets no runs: {cause} (run {run.id}); {_REMEDY}"
-    if run.state is TrialState.WAITING and study.reason is None:
-        study.explain(compatibility.waiting_reason(worker, f"gets no runs: {cause}; {_REMEDY}"))
+    reason = compatibility.waiting_reason(worker, f"gets no runs: {cause}; {_REMEDY}")
+    if run.state is TrialState.WAITING and compatibility.may_explain_wait(study, reason):
+        study.explain(reason)
     log.warning("worker set aside: %s", cause, extra={"worker": worker.name, "run": run.id})

@@ -181,8 +181,13 @@ def _add_pairs(row: StudyRow, more: Extension) -> None:
     """Let the final comparison of a study that has ended run the added pairs.
 
     Raises:
-        Conflict: the study has no candidate, or its verdict is confirmed.
+        Conflict: the study has no final comparison or no candidate, or its verdict is confirmed.
     """
+    if row.state is StudyState.FAILED and row.final_comparison is None and row.result is not None:
+        raise Conflict(
+            "nothing_to_extend",
+            f"study {row.id} left its final comparison when trials were added, and failed before another one; give add_trials",
+        )
     if row.final_comparison is None or not row.final_comparison.needs_runs:
         raise Conflict(
             "nothing_to_extend", f"study {row.id} has no candidate to pair with the baseline; give add_trials"

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from shardtune.api_schemas.studies.budget import MOST_PAIRS
 from shardtune.api_schemas.studies.study import Study
 from shardtune.api_schemas.studies.study_result import StudyResult
+from shardtune.api_schemas.studies.study_state import StudyState
 
 FEWEST_MORE_PAIRS = 6
 """Minimum number of additional paired runs to propose. With this number, the candidate can be slower in one of the
@@ -27,6 +28,10 @@ class MorePairs:
 def more_pairs(study: Study, result: StudyResult) -> MorePairs | None:
     """Return the additional paired runs that should decide a verdict; None if the verdict is decided, or more pairs
     would not help."""
+    compared = result.final_comparison
+    if study.state is StudyState.FAILED and compared is not None and compared.number != study.final_comparison:
+        # Extended by trials, it left the comparison of this answer, and then failed: pairs cannot go on with it.
+        return None
     allowed = MOST_PAIRS - study.spec.budget.max_pairs
     if result.too_busy is not None:
         needed = math.ceil(result.too_busy.missing_runs / 2)

@@ -196,6 +196,14 @@ def waiting_reason(
     return StudyReason(code=code, text=f"waiting for a worker: {worker.name} {cause}")
 
 
+def may_explain_wait(study: StudyRow, reason: StudyReason) -> bool:
+    """Whether a reason why a study waits may be stored with it. Any other reason stays, except that a worker which ends
+    too soon is no news once another one cannot execute the runs at all."""
+    # Demand counts a study of the first kind: an autoscaler would start workers that get no run, one after the other.
+    is_replaced = reason.code is StudyReasonCode.WAITS_FOR_WORKER
+    return study.reason is None or (is_replaced and study.reason_code == StudyReasonCode.WORKER_ENDS_TOO_SOON)
+
+
 def describe(cluster: Cluster) -> str:
     """Describe the size, device kind and memory of a cluster in words."""
     unit = "CPU ranks" if cluster.device == "cpu" else cluster.gpu

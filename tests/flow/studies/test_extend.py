@@ -204,6 +204,9 @@ def test_an_error_of_the_planner_leaves_the_answer_of_an_extended_study(quick_cl
     assert failed["result"] == before and quick_client.get(f"/v1/studies/{study_id}/best").json() == before
     text = quick_client.get(f"/studies/{study_id}").text
     assert "Extending it failed, and its earlier answer stays: Confirmed" in text and "RuntimeError: broken" in text
+    pairs = extend(quick_client, study_id, add_pairs=2)
+    assert (pairs.status_code, pairs.json()["code"]) == (409, "nothing_to_extend")
+    assert "left its final comparison when trials were added" in pairs.json()["detail"]
     extend(quick_client, study_id, add_trials=1).raise_for_status()
     assert read(quick_client, study_id)["state"] == "running"
 

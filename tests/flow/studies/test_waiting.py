@@ -17,7 +17,7 @@ from tests.support.service.local_client import local_client
 from tests.support.service.page_reader import page
 from tests.support.service.replica import Replica
 from tests.support.service.scenarios import bearer, best, create, make_key
-from tests.support.service.simulated_worker import CLUSTER, FINGERPRINT, SPEC, SimulatedWorker, quietly
+from tests.support.service.simulated_worker import CLUSTER, FINGERPRINT, MODEL_SUMMARY, SPEC, SimulatedWorker, quietly
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
 LATER = {"cluster": CLUSTER.model_dump(mode="json"), "wait_for_worker_s": 3600.0}
@@ -251,6 +251,28 @@ def test_demand_of_a_pool_leaves_out_what_its_image_lacks_for_an_hour(client, cl
         counts.append(client.get("/v1/demand", params=pool).json()["studies"])
     assert counts == [1, 0, 0, 1]
     assert client.get("/v1/demand").json()["studies"] == 1, "people see that it needs a worker"
+
+
+@pytest.mark.wide_on_postgres
+def test_a_worker_that_cannot_execute_a_study_is_named_after_one_that_ended_too_soon(client):
+    """Otherwise an autoscaler starts workers for the study that get none of its runs."""
+    first = SimulatedWorker(client, cluster=H100).register()
+    study_id = create(client, cluster="8xh100")
+    first.report(first.lease(), MODEL_SUMMARY).raise_for_status()
+    assert first.post("/v1/leases", {"wait_s": 0, "ends_in_s": 1}).status_code == 204
+    assert read(client, study_id)["reason_code"] == "worker_ends_too_soon"
+    pool = {"cluster": "8xh100"}
+    assert client.get("/v1/demand", params=pool).json()["studies"] == 1
+    other = FINGERPRINT.model_copy(update={"torch": "2.99.0"})
+    second = SimulatedWorker(client, "other", cluster=H100, fingerprint=other).register()
+    assert second.lease() is None
+    shown = read(client, study_id)
+    assert shown["reason_code"] == "waits_for_worker" and "torch 2.99.0 instead of" in shown["reason"]
+    assert client.get("/v1/demand", params=pool).json()["studies"] == 0
+    assert first.post("/v1/leases", {"wait_s": 0, "ends_in_s": 1}).status_code == 204
+    assert read(client, study_id)["reason_code"] == "waits_for_worker"
+    assert first.lease() is not None
+    assert read(client, study_id)["reason"] is None
 
 
 @pytest.mark.wide_on_postgres

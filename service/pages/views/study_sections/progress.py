@@ -120,7 +120,9 @@ def _reason(study: Study) -> tuple[ProgressFact, ...]:
     if study.reason is None or not (study.result is not None or study.state.is_open):
         return ()
     has_answer = study.result is not None and study.state is not StudyState.FAILED
-    return (ProgressFact("Search ended" if has_answer else "Note", study.reason),)
+    # An extended search that goes on has a reason only while it waits for a worker.
+    is_searching = study.state.is_open and study.phase is StudyPhase.SEARCH
+    return (ProgressFact("Search ended" if has_answer and not is_searching else "Note", study.reason),)
 
 
 def _activity(session: Session, study: Study, confirmed: int) -> str:

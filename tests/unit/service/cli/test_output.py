@@ -441,3 +441,14 @@ def test_an_extension_that_fails_is_an_error_which_says_that_the_earlier_answer_
         4,
         "extending the study failed: the search failed; its earlier answer stays",
     )
+
+
+def test_the_reason_beside_an_earlier_answer_is_that_of_the_extension() -> None:
+    def counts(**changes: Any) -> str:
+        return re.search(r"^trials +(.*)$", summary.as_text(study(result=CONFIRMED, **changes), CONFIRMED), re.M)[1]  # type: ignore[index]
+
+    failed = counts(state=StudyState.FAILED, phase=StudyPhase.DONE, reason="planning failed")
+    assert failed.endswith("; extending the study failed: planning failed")
+    assert counts(reason="waiting for a worker: why").endswith("before they ran; waiting for a worker: why")
+    complete = counts(state=StudyState.COMPLETE, phase=StudyPhase.DONE, reason="all 8 trials are used")
+    assert complete.endswith("; search ended: all 8 trials are used")

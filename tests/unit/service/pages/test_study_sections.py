@@ -222,3 +222,10 @@ def test_own_code_is_told_where_its_settings_are() -> None:
     assert "the export holds the files for your launcher" in step_of(answered(answer)).text
     own = step_of(answered(answer, own_code=True)).text
     assert "config.json holds the settings" in own and "launcher" not in own
+
+
+def test_no_pairs_are_offered_for_an_answer_whose_comparison_a_failed_extension_has_left() -> None:
+    left = answered(UNDECIDED, state=StudyState.FAILED, final_comparison=1)
+    assert step_of(left).action.endswith("/rerun")
+    in_it = answered(UNDECIDED, state=StudyState.FAILED, final_comparison=0)
+    assert step_of(in_it).action.endswith("/extend")

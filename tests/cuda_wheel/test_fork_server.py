@@ -40,9 +40,10 @@ def state():
 
 for name in (*early_imports.LATE_IMPORTS, "transformers.models.llama.modeling_llama"):
     early_imports.import_if_there(name)
-# What the host says of itself when it is ready.
-tell(operators=cpu_adam.is_built(), **state())
+tell(**state())
 if os.fork() == 0:
+    # In the probe's child, as the fork server does before it is ready.
+    cpu_adam.is_built()
     CudaDevice(0).configure_allocator("expandable_segments:True")
     libraries = inventory.describe()
     ones = torch.ones(512, 512)

@@ -16,6 +16,17 @@ for name in (*early_imports.LATE_IMPORTS, "peft", "transformers.models.llama.mod
 print(json.dumps([name for name in ("torchao", "bitsandbytes", "torch.utils.cpp_extension") if name in sys.modules]))
 """
 
+READY = """
+import json, os, sys
+from shardtune.workers.rank.fork_server.server import ForkServer
+orders, no_more = os.pipe()
+os.close(no_more)
+events, server_events = os.pipe()
+ForkServer(orders, server_events).run()
+ready = json.loads(os.read(events, 1 << 16))
+print(json.dumps([ready["unsafe"], ready["operators_built"], "torch.utils.cpp_extension" in sys.modules]))
+"""
+
 PRELOAD = """
 import json, os, sys
 from shardtune.workers.rank.fork_server import early_imports
@@ -66,6 +77,13 @@ def printed(code: str, *arguments: str) -> Any:
 
 def test_the_fork_server_imports_no_library_that_asks_the_gpu() -> None:
     assert printed(FORK_SERVER) == []
+
+
+def test_a_fork_server_that_is_ready_has_not_asked_for_gpus_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
+    assert printed(READY) == [None, False, False]
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
-"""Blocks that Dynamo would run uncompiled, beyond its limit of recompilations."""
+"""Blocks that Dynamo would run uncompiled, beyond its limit of recompilations, and the count of these."""
 
+import types
 from collections.abc import Iterator
 
 import pytest
@@ -9,6 +10,7 @@ from torch._dynamo.exc import FailOnRecompileLimitHit
 
 from shardtune.api_schemas.strategies import DdpConfig, TrialConfig
 from shardtune.workers.blocks.prepare import prepare_blocks
+from shardtune.workers.rank.measure import compilations
 from shardtune.workers.rank.model import cast
 
 BLOCKS = 12
@@ -82,3 +84,19 @@ def test_modules_of_other_parameters_keep_classes_of_their_own() -> None:
     assert type(model[0]) is type(model[2])
     assert len({type(module) for module in model}) == 3
     assert model(torch.ones(1, 4, dtype=torch.bfloat16)).dtype is torch.bfloat16
+
+
+def test_a_recompilation_counts_however_much_is_compiled_after_it() -> None:
+    compilations.keep_records()
+    before = compilations.count()
+    for size in (2, 3):
+        torch.compile(_double, backend="eager", dynamic=False)(torch.ones(size))
+    for number in range(70):
+        code = _double.__code__.replace(co_name=f"double_{number}")
+        torch.compile(types.FunctionType(code, globals()), backend="eager")(torch.ones(2))
+    after = compilations.count()
+    assert (after.frames - before.frames, after.recompilations - before.recompilations) == (72, 1)
+
+
+def _double(values: torch.Tensor) -> torch.Tensor:
+    return values + values

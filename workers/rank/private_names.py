@@ -97,6 +97,7 @@ NAMES: Mapping[str, tuple[str, ...]] = {
         "torch._dynamo.trace_rules.add",
         "torch._dynamo.utils.counters",
         "torch._dynamo.utils.get_compilation_metrics",
+        "torch._dynamo.utils.set_compilation_metrics_limit",
     ),
     "named models": ("transformers.AutoModelForCausalLM._model_mapping",),
 }

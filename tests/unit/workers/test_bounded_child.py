@@ -32,3 +32,12 @@ def test_a_childs_peak_is_not_that_of_the_process_that_started_it() -> None:
     ballast = bytearray(256 << 20)
     answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert len(ballast) >> 20 > 2 * float(answer.stdout) > 0
+
+
+def test_a_kernel_that_states_no_peak_costs_no_rehearsal(tmp_path: Path) -> None:
+    """As gVisor's: its status files have VmSize, VmRSS and VmData alone."""
+    status = tmp_path / "status"
+    status.write_text("Name:\tpython\nVmRSS:\t1024 kB\n")
+    assert bounded_child.peak_rss_mib(status) > 1
+    status.write_text("Name:\tpython\nVmHWM:\t2048 kB\nVmRSS:\t1024 kB\n")
+    assert bounded_child.peak_rss_mib(status) == 2.0

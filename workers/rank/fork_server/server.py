@@ -69,7 +69,6 @@ class ForkServer:
                 "event": "ready",
                 **self._probe(),
                 "isolation": os.environ.get("SHARDTUNE_ISOLATION", "none: not asked for"),
-                "operators_built": cpu_adam.is_built(),
             }
         )
         with selectors.DefaultSelector() as selector:
@@ -90,9 +89,13 @@ class ForkServer:
 
     def _probe(self) -> dict[str, Any]:
         try:
-            return {"libraries": forking.probe(lambda: inventory.describe(self._speed_ranks)), "unsafe": None}
+            return {**forking.probe(self._facts), "unsafe": None}
         except forking.CannotFork as error:
-            return {"libraries": None, "unsafe": str(error)}
+            return {"libraries": None, "operators_built": None, "unsafe": str(error)}
+
+    def _facts(self) -> forking.Facts:
+        # In the forked child: whether CPU Adam is built is asked of a module that asks NVML for GPUs as it is imported.
+        return {"libraries": inventory.describe(self._speed_ranks), "operators_built": cpu_adam.is_built()}
 
     def _read_orders(self) -> bool:
         """Execute the complete order lines that have arrived; returns False at the end of input."""

@@ -1,5 +1,6 @@
 """Counting of what Dynamo compiled in this process."""
 
+import importlib
 import sys
 from typing import NamedTuple
 
@@ -18,14 +19,24 @@ NOTHING = Compilations(0, 0, 0)
 """Numbers of a process that has compiled nothing."""
 
 
+_MOST_RECORDS = 100_000
+
+
+def keep_records() -> None:
+    """Make Dynamo keep the record of every compilation, which says whether it was a recompilation.
+
+    By default it keeps the newest 64 only (torch 2.13), and each compiled backward is one of them: ZeRO-3, whose hooks
+    end a graph between the layers of every block, compiles more in the first step of a deep model.
+    """
+    importlib.import_module("torch._dynamo.utils").set_compilation_metrics_limit(_MOST_RECORDS)
+
+
 def count() -> Compilations:
     """Count compiled frames, recompilations and graph breaks so far."""
     # Without a compilation so far, Dynamo's import would take a second.
     if "torch._dynamo.utils" not in sys.modules:
         return NOTHING
     dynamo = sys.modules["torch._dynamo.utils"]
-    # torch keeps the newest 64 compilations (`DEFAULT_COMPILATION_METRICS_LIMIT`). Blocks that recompile more often
-    # than 8 times end the trial (`workers.blocks.prepare`).
     reasons = [metrics.recompile_reason for metrics in dynamo.get_compilation_metrics()]
     counters = dynamo.counters
     return Compilations(

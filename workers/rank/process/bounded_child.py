@@ -2,6 +2,7 @@
 started."""
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -48,8 +49,10 @@ def peak_rss_mib(status: Path = Path("/proc/self/status")) -> float:
     `ru_maxrss` of getrusage would be no less than the peak of the process that started it: Linux keeps it over exec, and
     a child of vfork begins with its parent's memory.
     """
-    line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM:"))
-    return round(int(line.split()[1]) / 1024, 1)
+    line = next((line for line in status.read_text().splitlines() if line.startswith("VmHWM:")), None)
+    # gVisor has no such line.
+    peak_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss if line is None else int(line.split()[1])
+    return round(peak_kib / 1024, 1)
 
 
 def _run(module: str, question: BinaryIO, answer: BinaryIO, limit_s: float) -> int | None:

@@ -31,6 +31,8 @@ class Loop(StepLoop):
         progress: trial_dir.ProgressFile,
     ) -> None:
         super().__init__(checksum, setting, step, progress)
+        if self._task.config.compiles:
+            compilations.keep_records()
         self._own_warmup_step_times_s: list[float] = []
         self._spent_s: list[float] = []
 

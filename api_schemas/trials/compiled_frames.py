@@ -21,7 +21,8 @@ class CompiledFrames(Schema):
     graph_breaks: int = Field(ge=0, le=_MOST)
     """Number of places where Dynamo ended a graph because it could not compile what followed. Python runs there."""
     while_timed: int = Field(ge=0, le=_MOST)
-    """Number of frames that were compiled during the timed steps, whose times then include the compilation."""
+    """Number of frames that were compiled during the timed steps, whose times then include the compilation. Steps of the
+    warm-up are left out, also where their times count."""
 
 
 def compilation_details(compiled: CompiledFrames) -> str:

@@ -53,5 +53,6 @@ def since(before_timing: Compilations) -> CompiledFrames:
         frames=now.frames,
         recompilations=now.recompilations,
         graph_breaks=now.graph_breaks,
-        while_timed=now.frames - before_timing.frames,
+        # Own code may clear Dynamo's counters meanwhile.
+        while_timed=max(0, now.frames - before_timing.frames),
     )

@@ -5,13 +5,13 @@ from typing import Annotated
 from pydantic import Field
 
 from shardtune.api_schemas.base import Schema
+from shardtune.api_schemas.formatting import counted
 from shardtune.api_schemas.machines.conditions import Conditions
 from shardtune.api_schemas.names import ONE_LINE, PrintableText
 from shardtune.api_schemas.protocol import Since
 from shardtune.api_schemas.training.padding import Padding
 from shardtune.api_schemas.training.sample_lengths import DATA_SINCE
 from shardtune.api_schemas.training.workload import MOST_SAMPLES
-from shardtune.api_schemas.trials.compiled_frames import COMPILED_FRAMES_SINCE, CompiledFrames
 from shardtune.api_schemas.trials.short_steps import SHORT_STEPS_SINCE, ShortStepTimes
 
 MOST_GIB, MOST_STEPS, MOST_TIMES, MOST_RECORDS = 1e6, 10**9, 5000, 1000
@@ -21,6 +21,8 @@ full record. Real trials stay far below these limits, which also bound the size 
 
 SKIPPED_STEPS_SINCE = 2
 """First protocol version whose workers count the steps that a loss scale skipped."""
+COMPILED_FRAMES_SINCE = 2
+"""First protocol version whose workers count compiled frames."""
 
 
 class StepRecord(Schema):
@@ -51,6 +53,29 @@ class Memory(Schema):
     allocator_ooms: int | None = Field(default=None, ge=0, le=MOST_STEPS)
     """Number of requests for memory that the caching allocator could not satisfy, whether or not the error was caught.
     None on CPU ranks, and from workers of older releases."""
+
+
+class CompiledFrames(Schema):
+    """Numbers of what `torch.compile` (Dynamo) compiled on rank 0. A frame is one Python function with one set of
+    assumptions (guards) about its arguments."""
+
+    frames: int = Field(ge=0, le=MOST_STEPS)
+    """Number of compiled frames. Equal blocks share them, so it does not grow with the number of blocks."""
+    recompilations: int = Field(ge=0, le=MOST_STEPS)
+    """Number of these frames that were compiled because an earlier one's guards did not hold."""
+    graph_breaks: int = Field(ge=0, le=MOST_STEPS)
+    """Number of places where Dynamo ended a graph because it could not compile what followed. Python runs there."""
+    while_timed: int = Field(ge=0, le=MOST_STEPS)
+    """Number of frames that were compiled during the timed steps, whose times then include the compilation. Steps of the
+    warm-up are left out, also where their times count."""
+
+
+def compilation_details(compiled: CompiledFrames) -> str:
+    """Say what compilation may have cost a run: `1 of them again; 2 graph breaks`."""
+    again = f"{compiled.recompilations} of them again" if compiled.recompilations else "none again"
+    breaks = counted(compiled.graph_breaks, "graph break") if compiled.graph_breaks else "no graph break"
+    timed = [f"{compiled.while_timed} during the timed steps"] if compiled.while_timed else []
+    return "; ".join((again, breaks, *timed))
 
 
 class RankFigures(Schema):

@@ -5,10 +5,9 @@ from typing import Literal
 from pydantic import Field
 
 from shardtune.api_schemas.base import Schema
-from shardtune.api_schemas.trials.compiled_frames import CompiledFrames
 from shardtune.api_schemas.trials.diagnosis import MemoryMoment
 from shardtune.api_schemas.trials.failures import Failure
-from shardtune.api_schemas.trials.measurements import Memory, StepRecord
+from shardtune.api_schemas.trials.measurements import CompiledFrames, Memory, StepRecord
 from shardtune.api_schemas.trials.short_steps import ShortStepTimes
 
 

@@ -3,7 +3,7 @@
 from datetime import datetime
 
 from shardtune.api_schemas import formatting
-from shardtune.api_schemas.trials import compiled_frames
+from shardtune.api_schemas.trials.measurements import compilation_details
 from shardtune.service.wording import study_words
 from shardtune.service.wording.backend_words import backend_name
 from shardtune.service.wording.knob_words import knob_name
@@ -125,5 +125,5 @@ FILTERS = {
     "knob_name": knob_name,
     "run_name": study_words.run_name,
     "duration": study_words.duration,
-    "compilation_details": compiled_frames.compilation_details,
+    "compilation_details": compilation_details,
 }

@@ -6,10 +6,9 @@ from shardtune.api_schemas import formatting
 from shardtune.api_schemas.machines.hardware import HardwareReport
 from shardtune.api_schemas.training.models import ModelSummary
 from shardtune.api_schemas.training.native_dtypes import flops_per_s
-from shardtune.api_schemas.trials import compiled_frames
 from shardtune.api_schemas.trials.diagnosis import ProfilerRecording
 from shardtune.api_schemas.trials.failures import Failure
-from shardtune.api_schemas.trials.measurements import Measurement
+from shardtune.api_schemas.trials.measurements import Measurement, compilation_details
 from shardtune.api_schemas.trials.rehearsals import RehearsalReport
 from shardtune.api_schemas.trials.resume_check import ResumeMeasurement
 
@@ -57,7 +56,7 @@ def _measured(run: Measurement) -> Rows:
         rows.append(
             (
                 "compiled",
-                f"{formatting.counted(run.compiled.frames, 'function')}, {compiled_frames.compilation_details(run.compiled)}",
+                f"{formatting.counted(run.compiled.frames, 'function')}, {compilation_details(run.compiled)}",
             )
         )
     started = f", {run.startup_s:.1f} s before the first step" if run.startup_s is not None else ""

@@ -4,8 +4,8 @@ import re
 from datetime import UTC, datetime, timedelta
 
 from shardtune.api_schemas.machines.conditions import Conditions
-from shardtune.api_schemas.trials.compiled_frames import CompiledFrames
 from shardtune.api_schemas.trials.failures import Failure, FailureKind
+from shardtune.api_schemas.trials.measurements import CompiledFrames
 from shardtune.service.pages.figures import relative
 from tests.support.service.page_reader import HTML, page, token
 from tests.support.service.simulated_worker import SPEC, SimulatedWorker, measurement

@@ -3,9 +3,9 @@
 import pytest
 
 from shardtune.api_schemas.machines.hardware import CollectiveTime, HardwareReport, MeasuredHardware
-from shardtune.api_schemas.trials.compiled_frames import CompiledFrames
 from shardtune.api_schemas.trials.failures import Failure, FailureKind
 from shardtune.api_schemas.trials.leases import ModelSummaryTask
+from shardtune.api_schemas.trials.measurements import CompiledFrames
 from shardtune.workers.__main__ import main
 from shardtune.workers.commands import human_output, split
 from shardtune.workers.commands.run_trial import read_task

@@ -4,7 +4,7 @@ import importlib
 import sys
 from typing import NamedTuple
 
-from shardtune.api_schemas.trials.compiled_frames import CompiledFrames
+from shardtune.api_schemas.trials.measurements import CompiledFrames
 
 
 class Compilations(NamedTuple):

@@ -2,7 +2,7 @@
 
 import gc
 
-from shardtune.api_schemas.trials.compiled_frames import CompiledFrames
+from shardtune.api_schemas.trials.measurements import CompiledFrames
 from shardtune.api_schemas.trials.short_steps import ShortStepTimes, extended_s
 from shardtune.workers.rank import mesh, trial_dir
 from shardtune.workers.rank.classify import OverLimitError

@@ -1,5 +1,6 @@
 """Exits of the command line: codes, messages without tracebacks, processes that never outlive it."""
 
+import contextlib
 import json
 import os
 import resource
@@ -131,22 +132,24 @@ def test_a_failure_within_the_state_directory_is_not_blamed_on_it(tmp_path: Path
         raise PermissionError(13, "another file")
 
 
-@pytest.fixture
+@contextlib.contextmanager
 def full_disk() -> Iterator[None]:
-    """A disk that takes empty files and no bytes beyond a few: the kernel ends writes at this limit."""
+    """A disk that takes empty files and no bytes beyond a few: the kernel ends writes at this limit. No fixture, because
+    pytest itself writes before it ends a fixture, maybe into a file."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-@pytest.mark.usefixtures("full_disk")
 def test_a_full_disk_is_named_before_the_first_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(InputError, match=r"--out .* cannot be written"):
+    with full_disk(), pytest.raises(InputError, match=r"--out .* cannot be written"):
         job.check_out_is_writable(tmp_path)
     assert list(tmp_path.iterdir()) == []
     monkeypatch.delenv("SHARDTUNE_DATABASE_URL", raising=False)
-    with pytest.raises(PlatformFailure, match="the disk of --state-dir has room"):
+    with full_disk(), pytest.raises(PlatformFailure, match="the disk of --state-dir has room"):
         prepare_database_at(f"sqlite:///{tmp_path}/shardtune.sqlite3")
 
 

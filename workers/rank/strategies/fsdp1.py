@@ -2,7 +2,6 @@
 outside blocks."""
 
 import math
-from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
@@ -24,13 +23,9 @@ from shardtune.workers.blocks.prepare import repeated_blocks
 from shardtune.workers.rank.model import adapters, weights
 from shardtune.workers.rank.model import build as models
 from shardtune.workers.rank.rank_context import RankContext
-from shardtune.workers.rank.strategies import base, last_micro_batch, optimizers
-from shardtune.workers.rank.strategies.last_micro_batch import LastMicroBatchWatch
+from shardtune.workers.rank.strategies import base, optimizers
 from shardtune.workers.rank.strategies.loss_scale import LossScale
 from shardtune.workers.rank.strategies.wrapped_model import WrappedModel
-
-_WRAPPED = "_fsdp_wrapped_module"
-"""Name that FSDP1 gives the module which it wraps (torch 2.13)."""
 
 
 class Fsdp1Trainer(WrappedModel):
@@ -48,9 +43,6 @@ class Fsdp1Trainer(WrappedModel):
         optimizer = optimizers.make(workload.optimizer, self._parameters, shard=shard)
         loss_scale = LossScale(setting, has_flat_shards=True)
         super().__init__(self._fsdp, optimizer, setting, loss_scale, sync_every=config.grad_sync == "every")
-        # Published models use all blocks in every micro batch; the hooks would only cost time there.
-        if config.grad_sync == "last" and setting.accumulation > 1 and setting.task.model.is_own:
-            self._gradient_watch = LastMicroBatchWatch(_flat_parameters(self._fsdp), last_micro_batch.FSDP_1)
 
     def optimizer_step(self) -> torch.Tensor:
         """Clip and update at the end of a step, as `Trainer.optimizer_step` describes; returns the gradient norm."""
@@ -71,15 +63,6 @@ class Fsdp1Trainer(WrappedModel):
         if self._sharded:
             return base.reduce_checksum(total, self._place, self._fsdp.process_group)
         return float(total[0]), float(total[1])
-
-
-def _flat_parameters(fsdp: FullyShardedDataParallel) -> Iterator[tuple[str, nn.Parameter]]:
-    """Flat parameter of each unit, by the unit's name in the model. Gradients arise there, also with
-    `use_orig_params`."""
-    for path, module in fsdp.named_modules():
-        if isinstance(module, FullyShardedDataParallel) and module._handle is not None:
-            name = ".".join(part for part in path.split(".") if part != _WRAPPED)
-            yield name or "a parameter outside blocks", module._handle.flat_param
 
 
 def _shard(model: nn.Module, setting: base.TrainingSetup, config: Fsdp1Config) -> FullyShardedDataParallel:

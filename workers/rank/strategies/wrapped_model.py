@@ -9,7 +9,6 @@ from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.nn.parallel import DistributedDataParallel
 
 from shardtune.workers.rank.strategies import base, sharded_checkpoint
-from shardtune.workers.rank.strategies.last_micro_batch import LastMicroBatchWatch
 from shardtune.workers.rank.strategies.loss_scale import LossScale
 from shardtune.workers.rank.strategies.optimizers import OptimizerSet
 from shardtune.workers.rank.strategies.state_dtypes import StateCheck
@@ -38,7 +37,6 @@ class WrappedModel:
             trained_only=setting.saves_trained_only, scaler=loss_scale.scaler
         )
         self._sync_every = sync_every
-        self._gradient_watch: LastMicroBatchWatch | None = None
 
     def begin_step(self, micro_batches: int) -> None:
         """Average gradients over this number of micro batches (see `Trainer.begin_step`)."""
@@ -49,8 +47,6 @@ class WrappedModel:
         with contextlib.nullcontext() if last or self._sync_every else self._wrapper.no_sync():
             loss = self._loss(self._wrapper, batch)
             self._loss_scale.backward(loss / self._accumulation)
-        if self._gradient_watch is not None:
-            self._gradient_watch.end_micro_batch(last)
         return loss.detach()
 
     def save(self, folder: Path) -> None:

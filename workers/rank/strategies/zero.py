@@ -19,10 +19,10 @@ from shardtune.api_schemas.training.optimizers import AdamSettings
 from shardtune.workers.rank.classify import NumericsError, SetupError
 from shardtune.workers.rank.model import build as models
 from shardtune.workers.rank.model import moe, weights
-from shardtune.workers.rank.strategies import base, last_micro_batch, optimizers
-from shardtune.workers.rank.strategies.last_micro_batch import LastMicroBatchWatch
+from shardtune.workers.rank.strategies import base, optimizers
 from shardtune.workers.rank.strategies.optimizers import adamw
 from shardtune.workers.rank.strategies.state_dtypes import StateCheck
+from shardtune.workers.rank.strategies.zero1_gradients import LastMicroBatchWatch
 
 _TAG = "engine"
 """DeepSpeed's name ("tag") for a checkpoint among several in a folder. Each folder contains one only, so that the name
@@ -72,11 +72,10 @@ class ZeroTrainer:
             require_cuda_toolkit(importlib.import_module("torch.utils.cpp_extension").CUDA_HOME)
             self._engine.compile()
         _restore_buffers(model, buffers)
-        # Published models use all parameters in every micro batch; the hooks would only cost time there.
-        watches = _reduces_in_hooks(self._engine, config) and setting.accumulation > 1 and setting.task.model.is_own
-        self._gradient_watch = (
-            LastMicroBatchWatch(model.named_parameters(), last_micro_batch.ZERO_1) if watches else None
-        )
+        # Published models use all parameters in every micro batch; the hooks would only cost time there. Without
+        # `overlap_comm`, stage 1 reduces all gradients after the last micro batch (`reduce_gradients`).
+        watches = config.stage == 1 and config.overlap_comm and setting.accumulation > 1 and setting.task.model.is_own
+        self._gradient_watch = LastMicroBatchWatch(model) if watches else None
         self._place, self._trained_only = place, setting.saves_trained_only
         self._state_check, self._scales_loss = StateCheck(setting), workload.precision.scales_loss
         # The engine enters its own autocast (`torch_autocast`), and would leave one around it.
@@ -158,16 +157,6 @@ def require_cuda_toolkit(cuda_home: str | None) -> None:
             "deepcompile (true) builds an operator with nvcc, and this machine has no CUDA toolkit; install one and set "
             "CUDA_HOME, or set deepcompile to false"
         )
-
-
-def _reduces_in_hooks(engine: Any, config: ZeroConfig) -> bool:
-    """Whether ZeRO reduces only the gradients of the last micro batch.
-
-    Without `overlap_comm`, stage 1 reduces all gradients after the last micro batch (`reduce_gradients`). So does
-    DeepSpeed's BF16_Optimizer, which lacks this method: the engine takes it for bf16 weights with float32 gradients on
-    the device, whatever `overlap_comm` is, and reduces its flat buffers as a whole (0.19.8, `allreduce_gradients`).
-    """
-    return config.stage == 1 and config.overlap_comm and hasattr(engine.optimizer, "reduce_gradients")
 
 
 def _masters(optimizer: Any) -> list[torch.Tensor]:

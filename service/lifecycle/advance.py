@@ -4,6 +4,7 @@ version.
 
 import logging
 from dataclasses import replace
+from datetime import datetime
 from functools import partial
 from typing import assert_never
 
@@ -209,6 +210,15 @@ def _trial(session: Session, study: StudyRow, number: int) -> TrialRow:
     return row
 
 
+def _fail_study(session: Session, study: StudyRow, step: Fail, now: datetime) -> None:
+    # An extended study has an earlier result. Where its new trials contradict that result, it must not stand beside the
+    # failure; an error of the planner says nothing against it.
+    if step.reason.code not in _SAYS_NOTHING_OF_TRIALS:
+        study.result = None
+    transitions.end_study(session, study, StudyState.FAILED, step.reason, now)
+    log.warning("study failed: %s", step.reason.sentence, extra={"study": study.id})
+
+
 def apply_step(
     context: Context, session: Session, study: StudyRow, step: Step, snapshot: StudySnapshot
 ) -> RunRow | None:
@@ -260,12 +270,7 @@ def apply_step(
             traces.request_traces_after_verdict(session, study, now)
             log.info("study complete: %s", step.result.verdict.value, extra=extra)
         case Fail():
-            # An extended study has an earlier result. Where its new trials contradict that result, it must not stand
-            # beside the failure; an error of the planner says nothing against it.
-            if step.reason.code not in _SAYS_NOTHING_OF_TRIALS:
-                study.result = None
-            transitions.end_study(session, study, StudyState.FAILED, step.reason, now)
-            log.warning("study failed: %s", step.reason.sentence, extra=extra)
+            _fail_study(session, study, step, now)
         case _:
             assert_never(step)
     study.version += 1

@@ -1,7 +1,6 @@
 """Execution of a worker's command: reads the settings, starts the log, and turns errors into exit codes."""
 
 import argparse
-import errno
 import logging
 import sys
 from collections.abc import Callable, Mapping
@@ -10,6 +9,7 @@ from pydantic import ValidationError
 
 from shardtune.api_schemas import log_lines
 from shardtune.api_schemas.access.credentials import KeySource
+from shardtune.workers import disk_errors
 from shardtune.workers.agent.client_errors import ClientError
 from shardtune.workers.commands import agent, detect, run_trial
 from shardtune.workers.commands.exit_codes import BAD_INPUT, COULD_NOT_WORK
@@ -26,8 +26,6 @@ COMMANDS: Mapping[str, Callable[[WorkerSettings, argparse.Namespace], int]] = {
     "measure-hardware": detect.measure_hardware,
     "detect": detect.detect,
 }
-_DISK_ERRORS = frozenset([errno.ENOSPC, errno.EDQUOT, errno.EROFS])
-"""Error numbers of a disk that is full, beyond a quota or read-only, which may be met in any file that a worker writes."""
 
 
 def dispatch(options: argparse.Namespace) -> int:
@@ -56,7 +54,8 @@ def dispatch(options: argparse.Namespace) -> int:
     ) as error:
         return _print_error(error, COULD_NOT_WORK)
     except OSError as error:
-        if error.errno not in _DISK_ERRORS:
+        # Such a disk may be met in any file that a worker writes.
+        if not disk_errors.is_of_disk(error):
             raise
         return _print_error(DiskFull(f"{error}; free some space, or name a folder on another disk"), COULD_NOT_WORK)
 

@@ -3,7 +3,6 @@
 Text decides only where torch has no type for a CUDA library's status: a status is a name that does not change with wording.
 """
 
-import errno
 import traceback
 from collections.abc import Iterator
 from types import TracebackType
@@ -16,7 +15,7 @@ from deepspeed.runtime.zero.utils import ZeRORuntimeException
 
 from shardtune.api_schemas.formatting import memory
 from shardtune.api_schemas.trials.failures import Failure, FailureKind
-from shardtune.workers import adapter
+from shardtune.workers import adapter, disk_errors
 from shardtune.workers.blocks.host_inputs import OffloadError
 from shardtune.workers.blocks.mlp_slices import SliceError
 from shardtune.workers.rank import private_names
@@ -46,8 +45,6 @@ class LostGradientError(Exception):
     """Exception for a gradient that the training backend would leave out of a step without an error."""
 
 
-_DISK_ERRORS = frozenset([errno.ENOSPC, errno.EDQUOT, errno.EROFS])
-"""Error numbers of a disk that is full, beyond a quota or read-only."""
 _CUDA_ERROR_MEMORY_ALLOCATION = 2
 _EXHAUSTED_BYTES = 512 << 20
 """Number of free bytes on the GPU below which a failed call of NCCL, or a failed start of a CUDA library, is classified as
@@ -122,7 +119,7 @@ def _kind(error: BaseException, phase: Phase, device: Device | None) -> FailureK
         return FailureKind.SETUP
     if any(_is_out_of_memory(link, device) for link in _chain(error)):
         return FailureKind.OOM
-    if any(isinstance(link, OSError) and link.errno in _DISK_ERRORS for link in _chain(error)):
+    if any(disk_errors.is_of_disk(link) for link in _chain(error)):
         return FailureKind.SETUP
     if any(_is_recompile_limit(link) for link in _chain(error)) or _is_of_unused_parameters(error):
         return FailureKind.ILLEGAL

@@ -20,6 +20,7 @@ NOTHING = Compilations(0, 0, 0)
 
 
 _MOST_RECORDS = 100_000
+"""Maximum number of compilations whose records Dynamo keeps, far more than a trial has."""
 
 
 def keep_records() -> None:

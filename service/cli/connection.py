@@ -59,6 +59,9 @@ def service_errors(remedy: str = "see logs/service.log in the state directory") 
         raise PlatformFailure(*rejected.lines()) from None
     except (api.ServiceUnreachable, api.NoService) as error:
         raise PlatformFailure(f"{error}; {remedy}") from None
+    except api.ServiceError as error:
+        # A request that cannot be sent, such as one with too many lengths for an address.
+        raise InputError(str(error)) from None
 
 
 def open_client(url: str, key_file: Path | None) -> api.ServiceClient:

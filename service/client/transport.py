@@ -142,7 +142,7 @@ class Calls:
             if not path.isprintable():
                 reason = "the address has a control character, as no id has; remove it"
                 raise ServiceError(f"{method} {printable(path)}: {reason}") from error
-            text = "send lengths of samples as [tokens, samples] pairs"
+            text = "name the model by its preset or Hugging Face id, and send lengths of samples as [tokens, samples] pairs"
             raise ServiceError(
                 f"{method} {path}: the parameters are too long for an address ({error}); {text}"
             ) from error

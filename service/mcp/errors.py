@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from shardtune.api_schemas.known_fields import fields_at
-from shardtune.service.client import ServiceRejected, ServiceUnreachable
+from shardtune.service.client import NoService, ServiceError, ServiceRejected, ServiceUnreachable
 from shardtune.service.http.validation_errors import describe_mistake, drop_union_noise, field_error, truncate
 
 _MOST_LINES = 10
@@ -39,8 +39,11 @@ def rejections(kind: type[BaseModel], within: str = "") -> Iterator[None]:
         raise ToolRejected(*mistakes_of(error, kind, within)) from None
     except ServiceRejected as rejected:
         raise ToolRejected(*rejected.lines()) from None
-    except ServiceUnreachable as error:
+    except (ServiceUnreachable, NoService) as error:
         raise ToolRejected(f"{error}; check that the service runs, or name another with --service") from None
+    except ServiceError as error:
+        # A request that cannot be sent, such as one with too many lengths for an address.
+        raise ToolRejected(str(error)) from None
     except ArithmeticError:
         raise ToolRejected(
             "the numbers of this call are too large or too small to compute with; correct tokens, prices or dimensions"

@@ -63,9 +63,10 @@ def best(
             raise InputError(f"lowest_confidence ({lowest_confidence!r}) must be one of {', '.join(get_args(Level))}")
     # A preset by its name: its configuration would fill most of an address.
     named = model if isinstance(model, str) and model in preset_names() else subject["model"].model_dump(mode="json")
+    where = _cluster(cluster)
     client = open_client(service, key_file)
     with service_errors():
-        known = client.find_best(named, _cluster(cluster), values, match, ConfidenceLevel(lowest_confidence))
+        known = client.find_best(named, where, values, match, ConfidenceLevel(lowest_confidence))
     return _recommended(known)
 
 
@@ -88,6 +89,8 @@ def _recommended(known: BestConfig) -> KnownBest:
 def _cluster(cluster: ClusterLike) -> str | dict[str, object]:
     if isinstance(cluster, Cluster):
         return cluster.model_dump(mode="json")
+    if not isinstance(cluster, str | Mapping):
+        raise InputError(f"cluster ({cluster!r}) must be a text such as 8xh100, or an object with a cluster's fields")
     return cluster if isinstance(cluster, str) else dict(cluster)
 
 

@@ -140,6 +140,20 @@ def test_an_empty_cluster_is_not_the_local_one(cluster):
         st.predict("llama-3.1-8b", cluster)
 
 
+@pytest.mark.parametrize(
+    ("cluster", "data", "message"),
+    [
+        (None, None, r"cluster \(None\) must be a text such as 8xh100"),
+        (8, None, r"cluster \(8\) must be a text such as 8xh100"),
+        ("8xh100", {"lengths": list(range(2, 20_002))}, "the parameters are too long for an address"),
+    ],
+)
+def test_a_job_that_cannot_be_asked_for_is_an_error(cluster, data, message):
+    job = {"sequence_length": 32_768, "global_batch": 64, "data": data}
+    with pytest.raises(InputError, match=message):
+        st.best("llama-3.1-8b", cluster, service="http://127.0.0.1:9", **job)
+
+
 @pytest.mark.parametrize("study_id", ["", 3])
 def test_an_id_that_is_no_text_is_an_error(study_id):
     with pytest.raises(InputError, match="must be the id of a study as text"):

@@ -33,11 +33,15 @@ def diagnose_folder(folder: Path) -> Diagnosis:
 
 
 def _trace_files(folder: Path) -> Sequence[Path]:
-    if folder.exists() and not folder.is_dir():
-        return [folder]
-    if not folder.is_dir():
-        raise UnreadableTrace("it does not exist; give the folder with one trace a rank")
-    files = sorted(path for path in folder.iterdir() if path.name.endswith((".json", ".json.gz")))
+    try:
+        if folder.exists() and not folder.is_dir():
+            return [folder]
+        if not folder.is_dir():
+            raise UnreadableTrace("it does not exist; give the folder with one trace a rank")
+        files = sorted(path for path in folder.iterdir() if path.name.endswith((".json", ".json.gz")))
+    except OSError as error:
+        # Such as a folder of another user, or a name that is too long.
+        raise UnreadableTrace(f"it cannot be read: {error.strerror or error}; check the folder") from None
     if not files:
         raise UnreadableTrace(
             "it has no .json or .json.gz; give the folder that the profiler's export of each rank went to"

@@ -1,5 +1,7 @@
 """Configurations in answers and arguments: short JSON without defaults, and files of other programs."""
 
+import re
+
 from pydantic import JsonValue
 
 from shardtune.api_schemas.machines.hardware import Cluster
@@ -13,6 +15,8 @@ from shardtune.tuner.prediction import catalogue
 from shardtune.tuner.search.space.flat import flatten
 
 _MOST_DIFFERENCES = 12
+_BASELINE = re.compile(r"\bbaseline(?=\.\w)|^baseline(?= )")
+"""Pattern of the name by which messages about a study's baseline refer to the file that was read."""
 
 
 def short_config(config: TrialConfig) -> dict[str, JsonValue]:
@@ -47,20 +51,30 @@ def read_config(values: dict[str, JsonValue], request: PredictionRequest) -> tup
             "config (a file of another program) is checked against sequence_length and global_batch; add both, or give "
             'Shardtune\'s format, such as {"strategy": {"kind": "fsdp2", "dp_shard": 8}, "micro_batch": 1}'
         )
-    with rejections(TrialConfig, "config"):
-        cluster = _named_cluster(request)
-        workload = WorkloadRequest(
-            sequence_length=request.sequence_length,
-            global_batch=request.global_batch,
-            optimizer=request.optimizer,
-            adapter=request.adapter,
-            data=request.data,
-            attention=request.attention,
-        )
-        precision, _ = decide(request.precision, [catalogue.dtypes_of(cluster)])
-        resolved = baseline.resolve_with_notes(values, workload.with_precision(precision), cluster, request.model)
+    try:
+        with rejections(TrialConfig, "config"):
+            resolved = _resolve(values, request)
+    except ToolRejected as rejected:
+        raise ToolRejected(*(_BASELINE.sub("config", line) for line in rejected.lines)) from None
     assert resolved.config is not None
-    return resolved.config, resolved.notes
+    # A study would measure the configuration as the notes say; here nothing is measured.
+    notes = (_BASELINE.sub("config", note).replace("measured", "predicted") for note in resolved.notes)
+    return resolved.config, tuple(notes)
+
+
+def _resolve(values: dict[str, JsonValue], request: PredictionRequest) -> baseline.ResolvedBaseline:
+    assert request.sequence_length is not None and request.global_batch is not None
+    cluster = _named_cluster(request)
+    workload = WorkloadRequest(
+        sequence_length=request.sequence_length,
+        global_batch=request.global_batch,
+        optimizer=request.optimizer,
+        adapter=request.adapter,
+        data=request.data,
+        attention=request.attention,
+    )
+    precision, _ = decide(request.precision, [catalogue.dtypes_of(cluster)])
+    return baseline.resolve_with_notes(values, workload.with_precision(precision), cluster, request.model)
 
 
 def _named_cluster(request: PredictionRequest) -> Cluster:

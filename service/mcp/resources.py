@@ -1,7 +1,6 @@
 """Resources: pages of the documentation, results of studies, and the OpenAPI document of the service."""
 
 import json
-import re
 
 from mcp.types import (
     ListResourcesResult,
@@ -11,14 +10,17 @@ from mcp.types import (
     ResourceTemplate,
     TextResourceContents,
 )
+from pydantic import TypeAdapter, ValidationError
 
+from shardtune.api_schemas.names import StudyId
 from shardtune.api_schemas.studies.study import Study
 from shardtune.service.mcp import documents
 from shardtune.service.mcp.errors import ToolRejected, rejections
 from shardtune.service.mcp.product import Product
 
 OPENAPI = "shardtune://openapi"
-_STUDY = re.compile(r"shardtune://studies/([A-Za-z0-9.-]{1,64})")
+_STUDY_PREFIX = "shardtune://studies/"
+_STUDY_ID: TypeAdapter[str] = TypeAdapter(StudyId)
 _JSON, _MARKDOWN = "application/json", "text/markdown"
 
 
@@ -37,7 +39,7 @@ def list_resources(has_service: bool) -> ListResourcesResult:
 def list_templates(has_service: bool) -> ListResourceTemplatesResult:
     """Return a list with the URI template of a study; empty if there is no service."""
     study = ResourceTemplate(
-        uri_template="shardtune://studies/{study_id}",
+        uri_template=_STUDY_PREFIX + "{study_id}",
         name="study",
         title="Study with its result",
         description="State, progress and result of a study, as the REST API answers it.",
@@ -62,8 +64,17 @@ def _content(product: Product, uri: str) -> tuple[str, str]:
     with rejections(Study):
         if uri == OPENAPI:
             return _JSON, json.dumps(product.service("resources").openapi())
-        if (study := _STUDY.fullmatch(uri)) is not None:
-            return _JSON, product.service("resources").study(study[1]).model_dump_json()
+        if (study_id := _study_id(uri)) is not None:
+            return _JSON, product.service("resources").study(study_id).model_dump_json()
     raise ToolRejected(
-        f"uri ({uri[:200]}) is no resource here; the resources are {documents.PREFIX}…, {OPENAPI} and shardtune://studies/ID"
+        f"uri ({uri[:200]}) is no resource here; the resources are {documents.PREFIX}…, {OPENAPI} and {_STUDY_PREFIX}ID"
     )
+
+
+def _study_id(uri: str) -> str | None:
+    """Return the id of the study that a URI names; None if it names no study. An id such as `..` would make the
+    request to the service one for another address."""
+    try:
+        return _STUDY_ID.validate_python(uri.removeprefix(_STUDY_PREFIX)) if uri.startswith(_STUDY_PREFIX) else None
+    except ValidationError:
+        return None

@@ -26,6 +26,8 @@ from shardtune.tuner.prediction.shapes import config_shape
 from shardtune.tuner.search import fastest
 
 Request = TypeVar("Request", PredictionRequest, PlanRequest)
+_LONGEST_PATH = 500
+"""Maximum number of characters of a path in an error."""
 
 
 def local_product(state_dir: Path, client: ServiceClient | None) -> Product:
@@ -84,7 +86,8 @@ def _diagnose_folder(folder: Path) -> Diagnosis:
     try:
         return explain.explain(traces.diagnose_folder(folder), None, None)
     except UnreadableTrace as error:
-        raise ToolRejected(f"trace_folder ({folder}): {error}") from None
+        # Shortened: a line of an error is cut at its end, where the reason is.
+        raise ToolRejected(f"trace_folder ({str(folder)[:_LONGEST_PATH]}): {error}") from None
 
 
 def _with_config(request: Request) -> Request:

@@ -1,23 +1,29 @@
 """MCP over streamable HTTP: the same keys, scopes, projects and limits as the REST API."""
 
+from os import environ
+
 import httpx
 import jsonschema
 import pytest
+from mcp.client.stdio import StdioServerParameters
 
+from shardtune.service.cli.processes import MODULE
 from shardtune.service.mcp.tool_table import TOOLS
 from shardtune.service.settings import Settings
-from tests.support.service.agent_client import ask, over_http, rejected_or, text
+from tests.support.service.agent_client import ask, over_http, over_stdio, rejected_or, text
 from tests.support.service.scenarios import create, tune
 from tests.support.service.simulated_worker import SimulatedWorker
+from tests.support.values import synthetic_traces
 
 JOB = {"model": "llama-3.1-8b", "cluster": "8xh100"}
 STUDY = {"model": "llama-tiny", "sequence_length": 64, "global_batch": 8, "cluster": "local"}
 
 
 @pytest.mark.answered
-@pytest.mark.parametrize("mode", ["auto", "legacy"])
-def test_every_tool_answers_by_its_schema(service, mode):
+@pytest.mark.parametrize("transport", ["auto", "legacy", "stdio"])
+def test_every_tool_answers_by_its_schema(service, transport, tmp_path):
     SimulatedWorker(service).register()
+    traces = synthetic_traces.write(tmp_path / "traces", synthetic_traces.drawn_on_cuda(3))
 
     async def work(client):
         tools = {tool.name: tool for tool in (await client.list_tools()).tools}
@@ -36,17 +42,27 @@ def test_every_tool_answers_by_its_schema(service, mode):
             "studies_status": {},
             "studies_create": STUDY | {"max_gpu_seconds": 600},
             "export": {"study_id": study},
+            "diagnose": {"trace_folder": str(traces)}
+            if transport == "stdio"
+            else {"study_id": study, "max_gpu_seconds": 1e6},
         }
         answers = {name: await client.call_tool(name, given) for name, given in arguments.items()}
         return tools, answers
 
-    tools, answers = over_http(str(service.base_url), work, mode=mode)
-    assert set(tools) == set(TOOLS) == {*answers, "diagnose"}
+    if transport == "stdio":
+        command = [*MODULE, "shardtune", "mcp", "--service", str(service.base_url)]
+        tools, answers = over_stdio(
+            StdioServerParameters(command=command[0], args=command[1:], env=dict(environ)), work
+        )
+    else:
+        tools, answers = over_http(str(service.base_url), work, mode=transport)
+    assert set(tools) == set(TOOLS) == set(answers)
     for name, answer in answers.items():
         assert not answer.is_error, (name, text(answer))
         jsonschema.validate(answer.structured_content, tools[name].output_schema)
     assert answers["studies_status"].structured_content["result"]["best"]["speed"]["basis"] == "measured"
     assert answers["plan"].structured_content["choices"][0]["days"]["basis"] == "predicted"
+    assert answers["diagnose"].structured_content["state"] == ("complete" if transport == "stdio" else "waiting")
 
 
 def test_a_message_needs_a_key_once_there_is_one(service, keys):

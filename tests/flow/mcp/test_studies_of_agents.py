@@ -6,7 +6,7 @@ from shardtune.service.http.errors import Conflict
 from shardtune.service.mcp import mount
 from tests.support.service.agent_client import ask, text
 from tests.support.service.scenarios import create
-from tests.support.service.simulated_worker import SimulatedWorker
+from tests.support.service.simulated_worker import SimulatedWorker, quietly
 
 STUDY = {"model": "llama-tiny", "sequence_length": 64, "global_batch": 8, "cluster": "local"}
 
@@ -32,6 +32,33 @@ def test_a_study_costs_nothing_without_budget_and_confirmation(service):
     ).structured_content
     stored = service.get(f"/v1/studies/{created['study']['study_id']}").json()
     assert created["state"] == "created" and stored["spec"]["budget"]["max_gpu_seconds"] == 600
+
+
+def test_an_agent_goes_from_a_question_to_the_files_of_a_tuned_answer(service):
+    worker = SimulatedWorker(service, behave=quietly).register()
+    job = {name: STUDY[name] for name in ("model", "cluster", "sequence_length", "global_batch")}
+    unknown = ask(service, "best", **job)
+    assert unknown.is_error, "nothing was measured yet"
+    mine = {"strategy": {"kind": "ddp"}}
+    explained = ask(service, "explain_config", **job, config=mine).structured_content
+    assert explained["configuration"]["config"] == mine and explained["configuration"]["memory"]["basis"] == "predicted"
+
+    study = STUDY | {"baseline": mine, "max_gpu_seconds": 600, "max_trials": 4}
+    estimate = ask(service, "studies_create", **study).structured_content
+    created = ask(service, "studies_create", **study, confirmation=estimate["confirmation"]).structured_content
+    study_id = created["study"]["study_id"]
+    assert ask(service, "studies_status", study_id=study_id).structured_content["study"]["state"] != "complete"
+    worker.work()
+
+    ended = ask(service, "studies_status", study_id=study_id).structured_content
+    result = ended["result"]
+    assert ended["study"]["state"] == "complete" and result["verdict"] == "confirmed"
+    assert result["baseline"]["config"] == mine and result["speedup"]["basis"] == "measured"
+    assert result["speedup"]["low"] > 1
+    known = ask(service, "best", **job, match="exact").structured_content
+    assert known["study_id"] == study_id and known["best"]["config"] == result["best"]["config"]
+    files = ask(service, "export", study_id=study_id).structured_content["files"]
+    assert {"launch.sh", "train_snippet.py", "config.json"} <= set(files)
 
 
 @pytest.mark.answered

@@ -42,12 +42,16 @@ test: setup
 # and DeepSpeed do there. What else they need comes from .venv.
 FINETUNING_TOOLS = axolotl llama-factory ms-swift
 LAUNCHERS = skypilot dstack kubeflow-trainer-api
-test-consumers: .venv-consumers/.ready $(FINETUNING_TOOLS:%=.venv-tools/%/.ready) $(LAUNCHERS:%=.venv-tools/%/.ready) .venv-tools/trackers/.ready
+KUBEFLOW_RELEASES = kubeflow-trainer-api kubeflow-trainer-api-2.2 kubeflow-trainer-api-2.1
+test-consumers: .venv-consumers/.ready $(FINETUNING_TOOLS:%=.venv-tools/%/.ready) $(LAUNCHERS:%=.venv-tools/%/.ready) \
+		$(KUBEFLOW_RELEASES:%=.venv-tools/%/.ready) .venv-tools/trackers/.ready
 	.venv-consumers/bin/python -m pytest tests/conformance/test_exports_consumers.py
 	for tool in $(FINETUNING_TOOLS); do \
 		HF_HUB_OFFLINE=1 .venv-tools/$$tool/bin/python -m pytest tests/conformance/test_finetuning_parsers.py || exit 1; done
 	for tool in $(LAUNCHERS); do \
 		.venv-tools/$$tool/bin/python -m pytest tests/conformance/test_launcher_parsers.py || exit 1; done
+	for release in $(KUBEFLOW_RELEASES); do \
+		.venv-tools/$$release/bin/python -m pytest tests/conformance/test_kubeflow_versions.py || exit 1; done
 	.venv-tools/trackers/bin/python -m pytest tests/conformance/test_trackers.py
 
 .venv-consumers/.ready: .venv/.ready tests/conformance/consumers.txt

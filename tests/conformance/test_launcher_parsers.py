@@ -2,7 +2,6 @@
 the environment of each."""
 
 import importlib
-import json
 import os
 import subprocess
 from pathlib import Path
@@ -11,16 +10,10 @@ from typing import Any
 import pytest
 import yaml
 
-from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.service.kubeflow import review
-from shardtune.service.kubeflow.recommendation import JobRecommendation
-from shardtune.service.kubeflow.wish import Wish
 from shardtune.tuner.export.launchers import gpu_names
-from shardtune.tuner.prediction import catalogue
-from shardtune.workers.rank import check_export, check_launchers
-from tests.support.values import launcher_exports, train_jobs
+from shardtune.workers.rank import check_export
+from tests.support.values import launcher_exports
 from tests.support.values.launcher_exports import CLUSTERS, FSDP2, exported, written
-from tests.support.values.train_jobs import patched, train_job
 
 PACKAGES = {"skypilot": "skypilot", "dstack": "dstack", "trainjob": "kubeflow-trainer-api"}
 HOSTILE = 'x: {y\n---\n- "\'" # $(id) `id` ${{ secrets.key }} ${HOME} \u2028\x85\u202e %s'
@@ -115,25 +108,6 @@ def test_kubeflow_starts_each_node_with_the_measured_environment(tmp_path: Path)
     node |= {variable["name"]: variable["value"] for variable in trainer["env"]}
     script = trainer["command"][2].replace("/shardtune", str(mounted))
     assert started(script, folder, node) == started_as(mounted, "train-node-0-0.train")
-
-
-@needs("trainjob")
-def test_kubeflow_reads_a_job_that_the_webhook_completed() -> None:
-    models = importlib.import_module("kubeflow_trainer_api.models")
-    for trainer in ({}, {"resourcesPerNode": {"limits": {"memory": "1Ti"}}, "env": [{"name": "A", "value": "$(B)"}]}):
-        job = train_job(trainer)
-        after = patched(job, review.answer(train_jobs.review(job), ["8xh100"], _OneAnswer()))
-        assert after["spec"]["trainer"]["numProcPerNode"] == 8
-        kept = json.loads(json.dumps(models.TrainerV1alpha1TrainJob.from_dict(after).to_dict()))
-        assert list(check_launchers.unknown_fields(after, kept)) == []
-
-
-class _OneAnswer:
-    """Recommends one configuration on the first cluster of a wish."""
-
-    def recommend(self, wish: Wish) -> JobRecommendation:
-        config = TrialConfig.model_validate({"strategy": {"kind": "fsdp2", "dp_shard": 8}, "expandable_segments": True})
-        return JobRecommendation(catalogue.parse_cluster(wish.clusters[0]), config, 1000.0, "measured by study s1")
 
 
 def started(script: str, folder: Path, variables: dict[str, str]) -> str:

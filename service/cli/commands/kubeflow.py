@@ -69,16 +69,21 @@ def command(
     tls = _tls(certificate, private_key, client_ca)
     _check_clusters(cluster)
     log_lines.configure("INFO")
-    timeout = httpx.Timeout(answer_within / 2, connect=min(_CONNECT_S, answer_within / 2))
     try:
         keys = credentials.KeySource(file=key_file) if key_file else None
-        client = api.ServiceClient(service, api_key=keys, patience_s=0, timeout=timeout)
+        client = api.ServiceClient(service, api_key=keys, patience_s=0, timeout=service_timeout(answer_within))
     except ValueError as error:
         raise InputError(str(error)) from None
     with client, processes.listening_socket(host, port) as listener:
         log.info("listening on %s port %d, for %s", *listener.getsockname()[:2], ", ".join(cluster))
         application = webhook.create_app(cluster, recommendation.Recommender(client, answer_within))
         webhook.serve(application, listener, tls)
+
+
+def service_timeout(answer_within_s: float) -> httpx.Timeout:
+    """Return the maximum times of one request to the service, whose answer must arrive within half of the webhook's
+    time."""
+    return httpx.Timeout(answer_within_s / 2, connect=min(_CONNECT_S, answer_within_s / 2))
 
 
 def _tls(certificate: Path | None, private_key: Path | None, client_ca: Path | None) -> webhook.Tls | None:

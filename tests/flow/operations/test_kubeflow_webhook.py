@@ -6,11 +6,13 @@ import ssl
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 
 import httpx
 import pytest
 from starlette.testclient import TestClient
 
+from shardtune.service.cli.commands import kubeflow
 from shardtune.service.cli.parent_death import dies_with_parent
 from shardtune.service.client import ServiceClient
 from shardtune.service.kubeflow import webhook
@@ -82,16 +84,27 @@ def test_nothing_that_fits_and_an_unknown_model_change_nothing(admitted):
     assert job == unknown and "llama-3.1-8b" in warning, "near misses are named"
 
 
-def test_a_service_that_is_away_changes_nothing_and_holds_nobody_up():
-    with socket.socket() as unused:
+@pytest.mark.parametrize("port", ["closed", "silent"])
+def test_a_service_that_is_away_changes_nothing_and_holds_nobody_up(port):
+    with ExitStack() as stack:
+        unused = stack.enter_context(socket.socket())
         unused.bind(("127.0.0.1", 0))
+        if port == "silent":
+            # Connections that nobody accepts: the next one gets no answer, as from a host that is gone.
+            unused.listen(0)
+            for waiting in [stack.enter_context(socket.socket()) for _ in range(4)]:
+                waiting.setblocking(False)
+                waiting.connect_ex(unused.getsockname())
         url = "http://{}:{}".format(*unused.getsockname())
-        with ServiceClient(url, patience_s=0, timeout=httpx.Timeout(5, connect=0.5)) as client:
-            started_s = time.monotonic()
-            job, warning = _admission(client)(train_job())
-            assert job == train_job() and "the service does not answer" in warning
-            # The connection is refused or its time ends: no answer of the service is waited for.
-            assert time.monotonic() - started_s < 30
+        with ServiceClient(url, patience_s=0, timeout=kubeflow.service_timeout(5)) as client:
+            admit, seconds = _admission(client), []
+            for _ in range(3):
+                started_s = time.monotonic()
+                job, warning = admit(train_job())
+                seconds.append(time.monotonic() - started_s)
+                assert job == train_job() and "the service does not answer" in warning
+    # The quickest of three: a busy machine may hold up any of them.
+    assert min(seconds) <= 1, seconds
 
 
 def test_a_body_that_is_no_review_or_too_long_is_rejected(http):

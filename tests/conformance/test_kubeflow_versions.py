@@ -19,7 +19,7 @@ from tests.support.values.train_jobs import patched, train_job
 
 RELEASE = check_export.installed_release("kubeflow-trainer-api")
 pytestmark = pytest.mark.skipif(RELEASE == (0, 0), reason="no models of Kubeflow Trainer are installed")
-TRAINERS = (
+TRAINERS: tuple[dict[str, Any], ...] = (
     {},
     {"numNodes": 2},
     {"numProcPerNode": 8},

@@ -28,8 +28,11 @@ _LONGEST_WORKLOAD = 50_000
 """Maximum number of characters of a workload's text, because it becomes part of a query string in a request to the
 service.
 """
-_OTHER_DEVICES = re.compile(r"[a-z0-9.-]+/(gpu|mig-.*|.*gpu.*)", re.IGNORECASE)
-"""Pattern of extended resource names in Kubernetes that mean GPUs or parts of GPUs, such as MIG slices."""
+_OTHER_DEVICES = re.compile(
+    r"[^/]*gpu[^/]*/.+|[^/]+/(mig-.*|.*(gpu|gaudi|neuron|ascend).*|(.*[^a-z])?[tn]pus?)", re.IGNORECASE
+)
+"""Pattern of extended resource names in Kubernetes that mean accelerators or parts of them: MIG slices, Intel's GPUs
+(`gpu.intel.com/xe`), Gaudi, TPUs, Trainium (`aws.amazon.com/neuroncore`), Ascend. Network cards do not match."""
 
 
 class NotRecommendable(Exception):
@@ -96,20 +99,33 @@ def own_sizing(job: Mapping[str, Any]) -> Sizing:
     """
     trainer = _mapping(_mapping(job.get("spec")).get("trainer"))
     resources = _mapping(trainer.get("resourcesPerNode"))
+    _check_devices(resources)
     devices = [
-        _whole_number(_mapping(resources.get(kind)).get(name))
+        _gpu_count(name, _mapping(resources.get(kind)).get(name))
         for kind in ("limits", "requests")
         for name in GPU_RESOURCES
     ]
-    _check_devices(resources)
     stated = [_whole_number(trainer.get("numProcPerNode")), *devices]
     return Sizing(_whole_number(trainer.get("numNodes")), next((count for count in stated if count is not None), None))
+
+
+def _gpu_count(name: str, quantity: object) -> int | None:
+    """Number of GPUs in a resource quantity; None if the TrainJob states none."""
+    count = _whole_number(quantity)
+    if count is None and quantity is not None:
+        raise NotRecommendable(
+            f"spec.trainer.resourcesPerNode: {name} ({quantity!r:.60}) must be a whole number of GPUs, such as 8; correct it"
+        )
+    return count
 
 
 def _check_devices(resources: Mapping[str, Any]) -> None:
     """Reject a TrainJob that already requests devices, such as MIG slices, in a way that does not allow whole GPUs to
     be added.
     """
+    malformed = [kind for kind in ("limits", "requests") if not isinstance(resources.get(kind), Mapping | None)]
+    if malformed:
+        raise NotRecommendable(f"spec.trainer.resourcesPerNode.{malformed[0]} is malformed; correct it")
     named = [name for kind in ("limits", "requests") for name in _mapping(resources.get(kind))]
     others = [name for name in named if _OTHER_DEVICES.fullmatch(name) and name not in GPU_RESOURCES]
     if others or resources.get("claims"):

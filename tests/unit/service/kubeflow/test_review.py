@@ -69,6 +69,15 @@ def test_a_job_that_states_its_memory_alone_gets_the_devices_beside_it() -> None
     assert resources == {"limits": {"memory": "1Ti", "nvidia.com/gpu": "4"}}
 
 
+@pytest.mark.parametrize(
+    "card", ["rdma/hca_shared_devices_a", "vpc.amazonaws.com/efa", "nvidia.com/hostdev", "a/output"]
+)
+def test_a_job_that_states_its_network_cards_gets_the_devices_beside_them(card: str) -> None:
+    job = train_job({"resourcesPerNode": {"limits": {card: "1"}}})
+    resources = patched(job, answered(job))["spec"]["trainer"]["resourcesPerNode"]
+    assert resources == {"limits": {card: "1", "nvidia.com/gpu": "4"}}
+
+
 def test_a_job_may_choose_among_the_offered_clusters() -> None:
     recommender = FixedRecommender()
     answered(train_job(clusters="2x8xh100, 8xh100, 2x8xh100"), recommender)
@@ -111,6 +120,16 @@ def test_whoever_does_not_ask_is_admitted_without_a_word(job: Any, request_field
         ({"trainer": {"resourcesPerNode": {"limits": {"nvidia.com/mig-3g.40gb": "1"}}}}, "'nvidia.com/mig-3g.40gb'"),
         ({"trainer": {"resourcesPerNode": {"limits": {"amd.com/gpu": "8"}}}}, "other GPUs than nvidia.com/gpu"),
         ({"trainer": {"resourcesPerNode": {"claims": [{"name": "gpu"}]}}}, "states 'claims'"),
+        ({"trainer": {"resourcesPerNode": {"limits": {"google.com/tpu": "4"}}}}, "states 'google.com/tpu'"),
+        ({"trainer": {"resourcesPerNode": {"limits": {"habana.ai/gaudi": 8}}}}, "states 'habana.ai/gaudi'"),
+        ({"trainer": {"resourcesPerNode": {"requests": {"gpu.intel.com/xe": "1"}}}}, "states 'gpu.intel.com/xe'"),
+        ({"trainer": {"resourcesPerNode": {"limits": {"aws.amazon.com/neuroncore": 2}}}}, "neuroncore', beside which"),
+        (
+            {"trainer": {"resourcesPerNode": {"limits": {"nvidia.com/gpu": "4.0"}}}},
+            "nvidia.com/gpu ('4.0') must be a whole",
+        ),
+        ({"trainer": {"resourcesPerNode": {"limits": "nvidia.com/gpu: 4"}}}, "resourcesPerNode.limits is malformed"),
+        ({"trainer": {"resourcesPerNode": {"requests": ["cpu"]}}}, "resourcesPerNode.requests is malformed"),
         ({"trainer": {"numNodes": 64}}, "spec.trainer (numNodes 64) is the size of none of the clusters"),
         ({"trainer": {"resourcesPerNode": {"requests": {"nvidia.com/gpu": "1"}}}}, "GPUs per node 1"),
     ],

@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo, available_timezones
 
 from pydantic import AfterValidator, Field, ValidationInfo
 
-_WINDOW = re.compile(r"^(\d{1,2}):(\d{2})-(\d{1,2}):(\d{2})$")
+_WINDOW = re.compile(r"([0-9]{1,2}):([0-9]{2})-([0-9]{1,2}):([0-9]{2})")
 
 
 def check_zone(field: str, name: str) -> str:
@@ -76,7 +76,7 @@ def _contains(start: time, end: time, clock: time) -> bool:
 
 
 def _ends(window: str) -> tuple[time, time]:
-    matched = _WINDOW.match(window)
+    matched = _WINDOW.fullmatch(window)
     if matched is None:
         raise ValueError(window)
     hour, minute, to_hour, to_minute = map(int, matched.groups())

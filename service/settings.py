@@ -225,7 +225,10 @@ class Settings(BaseSettings):
     @classmethod
     def _mcp_is_installed(cls, is_on: bool) -> bool:
         if is_on and find_spec("mcp") is None:
-            raise ValueError("mcp (true) needs the package mcp; run `pip install 'shardtune[service,mcp]'`")
+            raise ValueError(
+                "mcp (true) needs the package mcp; run `pip install 'shardtune[service,mcp]'` with the service's own pip, "
+                "since no index has this project's package"
+            )
         return is_on
 
     @field_validator("docs_dir")

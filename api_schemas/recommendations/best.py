@@ -149,7 +149,7 @@ class DecisionRequest(Schema):
     URL."""
     recommendation_id: str | None = Field(default=None, max_length=40)
     """Id of the recommendation about which to decide. By default, `pin` takes the current recommendation; `approve` and
-    `reject` take the newest proposal."""
+    `reject` take the newest proposal. `unpin` applies to the current recommendation only."""
     note: str | None = Field(default=None, max_length=1000)
 
 

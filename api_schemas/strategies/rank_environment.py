@@ -19,7 +19,7 @@ def threads_of(inherited: Mapping[str, str], cores: int, ranks: int) -> int:
     """Return the number of CPU threads of a rank whose configuration states none: the worker's OMP_NUM_THREADS if set,
     otherwise the node's cores divided by its ranks."""
     first = inherited.get(THREADS, "").partition(",")[0].strip()
-    return int(first) if first.isdigit() and int(first) > 0 else max(1, cores // ranks)
+    return int(first) if first.isdecimal() and int(first) > 0 else max(1, cores // ranks)
 
 
 def variables(config: TrialConfig, inherited: Mapping[str, str], cores: int, ranks: int) -> dict[str, str]:

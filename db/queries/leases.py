@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session, joinedload, load_only
 
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.studies.recipes import RecipeRun
+from shardtune.api_schemas.studies.study_state import StudyPurpose
 from shardtune.api_schemas.trials.failures import Failure
 from shardtune.api_schemas.trials.measure_plan import StepTimeRange
 from shardtune.api_schemas.trials.progress import Progress
@@ -241,6 +242,28 @@ def attempt_of(session: Session, run_id: str, attempt: int) -> AttemptRow | None
     return session.scalars(
         select(AttemptRow).where(AttemptRow.run_id == run_id, AttemptRow.attempt == attempt)
     ).one_or_none()
+
+
+def releases(session: Session, study_id: str, worker_session: str) -> Sequence[AttemptRow]:
+    """Return the attempts at a study's runs that a worker session did not execute to their end, because the run was
+    given back; newest first."""
+    of_session = (AttemptRow.worker_session == worker_session, AttemptRow.end == AttemptEnd.RELEASED)
+    query = select(AttemptRow).join(RunRow, RunRow.id == AttemptRow.run_id)
+    return session.scalars(
+        query.where(RunRow.study_id == study_id, *of_session).order_by(AttemptRow.finished_at.desc())
+    ).all()
+
+
+def has_ended_users_run(session: Session, worker_session: str, since: datetime) -> bool:
+    """Return whether a worker session ended an attempt at a run of a user's study after a given moment."""
+    query = (
+        select(AttemptRow.id)
+        .join(RunRow, RunRow.id == AttemptRow.run_id)
+        .join(StudyRow, StudyRow.id == RunRow.study_id)
+        .where(AttemptRow.finished_at >= since, AttemptRow.started_at >= since)
+        .where(AttemptRow.worker_session == worker_session, StudyRow.purpose == StudyPurpose.USER)
+    )
+    return session.scalars(query.limit(1)).first() is not None
 
 
 def failures_of_attempts(session: Session, run_ids: Collection[str]) -> dict[tuple[str, int], Failure]:

@@ -34,4 +34,11 @@ def remedy(error: ModuleNotFoundError) -> str | None:
     extra = next((name for name, modules in _EXTRAS.items() if module in modules), None)
     if extra is None:
         return None
-    return f"this command needs the package {module}, which is not installed; run `pip install 'shardtune[{extra}]'`"
+    return f"this command needs the package {module}, which is not installed; run {install_command(extra)}"
+
+
+def install_command(extra: str) -> str:
+    """Return the command that adds an extra to this installation, in words for an error. In another environment, pip
+    would take a package of this name from an index, where it is not this project's.
+    """
+    return f"`pip install 'shardtune[{extra}]'` with this environment's pip, since no index has this project's package"

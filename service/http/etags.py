@@ -22,7 +22,12 @@ UNCHANGED: dict[int | str, dict[str, Any]] = {304: {"description": "`If-None-Mat
 
 def tag_of(value: BaseModel) -> str:
     """Entity tag of a value, computed from its JSON form."""
-    return f'"{hashlib.sha256(value.model_dump_json().encode()).hexdigest()[:32]}"'
+    return tag_of_json(value.model_dump_json())
+
+
+def tag_of_json(text: str) -> str:
+    """Entity tag of a value from its JSON form."""
+    return f'"{hashlib.sha256(text.encode()).hexdigest()[:32]}"'
 
 
 def check(if_match: str | None, value: BaseModel) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from http import HTTPStatus
 from typing import Annotated, TypeVar
 
 from fastapi import Depends, FastAPI, Header, Request, Response
@@ -19,11 +20,15 @@ from starlette.concurrency import run_in_threadpool
 
 from shardtune.db.queries import idempotency
 from shardtune.db.tables.access import IdempotentRow
+from shardtune.service.http import etags
 from shardtune.service.http.errors import Invalid, invalid
 from shardtune.service.process.context import Context, ContextDep
 
 KEY_LIFETIME = timedelta(days=1)
 """Time after which an Idempotency-Key is forgotten and may be used for another request."""
+
+_COLLECTIONS = {"study_id": "/v1/studies", "schedule_id": "/v1/schedules"}
+"""Path under which a created resource is read, by the name of the field that contains its id."""
 
 _EVERY_PROJECT = "*"
 """Name under which responses are stored for senders that see every project; no project can have this name."""
@@ -159,5 +164,19 @@ def install(app: FastAPI) -> None:
 
 def _replay_response(_request: Request, error: Exception) -> Response:
     assert isinstance(error, Replayed)
-    headers = {"Idempotency-Replayed": "true"}
+    headers = {"Idempotency-Replayed": "true"} | _creation_headers(error.status, error.answer)
     return Response(error.answer, error.status, headers, media_type="application/json")
+
+
+def _creation_headers(status: int, answer: str) -> dict[str, str]:
+    """Headers `Location` and `ETag` of the first response, if that request created a study or schedule. They follow
+    from the stored content, since the first response was made from the same.
+    """
+    content = json.loads(answer)
+    if status == HTTPStatus.CREATED:
+        created = next((name for name in _COLLECTIONS if name in content), None)
+        if created is not None:
+            return {"Location": f"{_COLLECTIONS[created]}/{content[created]}", "ETag": etags.tag_of_json(answer)}
+    # The answer of `POST /v1/best:resolve` is not the study itself, and has no entity tag.
+    started = content.get("study") if status == HTTPStatus.ACCEPTED else None
+    return {"Location": f"{_COLLECTIONS['study_id']}/{started['study_id']}"} if started else {}

@@ -1,5 +1,7 @@
 """Take a worker from a retune's run at once when a user's study needs that worker, if the operator has chosen this."""
 
+from datetime import datetime
+
 from sqlalchemy.orm import Session
 
 from shardtune.api_schemas.studies.study_state import StudyPurpose
@@ -7,10 +9,12 @@ from shardtune.db.queries import leases, studies, workers
 from shardtune.db.tables.trials import RunRow
 from shardtune.db.tables.workers import WorkerRow
 from shardtune.service.access import quotas
-from shardtune.service.lifecycle.expiry import end_lost_attempt
+from shardtune.service.lifecycle.expiry import end_lost_attempt, end_message
 from shardtune.service.process.context import Context
 from shardtune.service.workers import compatibility
 from shardtune.service.workers.reservations import find_reservations
+
+_CAUSE = "a study wants its worker"
 
 
 def preempt_if_needed(context: Context, run_id: str, worker_session: str) -> None:
@@ -22,7 +26,7 @@ def preempt_if_needed(context: Context, run_id: str, worker_session: str) -> Non
         if run is None or worker is None or run.worker_session != worker_session:
             return
         study = studies.get(session, run.study_id)
-        if study is None or study.purpose == StudyPurpose.USER or not _is_needed_by_user(context, session, worker):
+        if study is None or study.purpose == StudyPurpose.USER or not _is_needed_by_user(context, session, worker, run):
             return
     # Decided on an unlocked read; `end_lost_attempt` checks under the lock that the run is still this session's.
     # A release, not a loss: the end counts as nobody's fault and takes no attempt from the run.
@@ -30,7 +34,7 @@ def preempt_if_needed(context: Context, run_id: str, worker_session: str) -> Non
         context,
         run_id,
         lambda locked_row: _is_leased_to(locked_row, worker_session),
-        "a study wants its worker",
+        _CAUSE,
         is_release=True,
     )
 
@@ -39,9 +43,10 @@ def _is_leased_to(run: RunRow, worker_session: str) -> bool:
     return run.worker_session == worker_session
 
 
-def _is_needed_by_user(context: Context, session: Session, worker: WorkerRow) -> bool:
+def _is_needed_by_user(context: Context, session: Session, worker: WorkerRow, run: RunRow) -> bool:
     """Whether a study of a user needs this worker: the worker can run the study, no run of the study executes now or
-    is reserved for other workers, and its project may still use GPU-seconds today.
+    is reserved for other workers, its project may still use GPU-seconds today, and the worker was not taken in vain
+    for it.
     """
     if worker.is_draining:
         return False
@@ -53,9 +58,32 @@ def _is_needed_by_user(context: Context, session: Session, worker: WorkerRow) ->
     ]
     # A study that may get no run would take the worker from the retune at each heartbeat: until midnight, or as long as
     # the worker that began its comparison block does something else.
+    in_vain_at = _taken_in_vain_at(session, run) if wanting else None
+    if in_vain_at is not None:
+        wanting = [study for study in wanting if study.started_at is None or study.started_at > in_vain_at]
     reserved = find_reservations(context, session, wanting, worker).by_other_workers
     return any(
         study.id not in reserved
         and not quotas.is_exhausted(session, study.project_id, study.project.quotas, context.now())
         for study in wanting
     )
+
+
+def _taken_in_vain_at(session: Session, run: RunRow) -> datetime | None:
+    """Time at which the worker was last taken from the retune in vain: it has got no run of a user's study since.
+    None if that did not happen.
+    """
+    # Only its request for work shows that a worker may not have a run: because it must end too soon, its release does
+    # not know the run, or its host is busy. Until another study begins, the next request would have the same result.
+    worker_session = run.worker_session or ""
+    taken_at = next(
+        (
+            attempt.finished_at
+            for attempt in leases.releases(session, run.study_id, worker_session)
+            if attempt.failure is not None and attempt.failure.message == end_message(_CAUSE)
+        ),
+        None,
+    )
+    if taken_at is None or leases.has_ended_users_run(session, worker_session, taken_at):
+        return None
+    return taken_at

@@ -16,7 +16,7 @@ from shardtune.api_schemas.trials.trial import RunPurpose, TrialState
 from shardtune.db.queries import leases, studies, workers
 from shardtune.db.tables.trials import AttemptRow, RunRow
 from shardtune.service.http.errors import Conflict, NotFound, invalid
-from shardtune.service.leasing import host_exclusivity, preemption
+from shardtune.service.leasing import host_exclusivity, preemption, quiet_waits
 from shardtune.service.lifecycle import advance, charges, outcomes, traces
 from shardtune.service.lifecycle.locked_run import lock_run
 from shardtune.service.lifecycle.outcomes import JudgedEnd
@@ -47,9 +47,9 @@ def renew(context: Context, run_id: str, heartbeat: Heartbeat) -> HeartbeatAnswe
     if context.settings.retune_yields == "at_once":
         preemption.preempt_if_needed(context, run_id, heartbeat.session)
     values: dict[str, object] = {"lease_until": now + timedelta(seconds=lease_s)}
-    if heartbeat.progress is not None:
-        values["progress"] = heartbeat.progress
     with context.db.write() as session:
+        if heartbeat.progress is not None:
+            values["progress"] = _with_earlier_wait(session, run_id, heartbeat.attempt, heartbeat.progress)
         # A key bound to a project may renew only its own workers' leases; an unbound key sees every session, so the
         # query is saved.
         if context.principal.project_id is not None:
@@ -63,6 +63,16 @@ def renew(context: Context, run_id: str, heartbeat: Heartbeat) -> HeartbeatAnswe
             raise NotFound("unknown_run", f"run {run_id} does not exist; stop its ranks and ask for a lease")
         attempt = leases.attempt_of(session, run_id, heartbeat.attempt)
     return HeartbeatAnswer(action="stop", reason=why_lost(attempt, heartbeat.session), lease_s=lease_s)
+
+
+def _with_earlier_wait(session: Session, run_id: str, attempt: int, progress: Progress) -> Progress:
+    """Progress to store: as reported, or with the wait of the run's earlier attempts if the worker reports none."""
+    # A study whose waiting time is used up orders no wait, so that its workers do not know of earlier ones. Read only
+    # for repeated runs: heartbeats are by far the most frequent request.
+    if attempt == 1 or progress.waited_s is not None:
+        return progress
+    run = leases.get(session, run_id)
+    return progress.model_copy(update={"waited_s": quiet_waits.waited_so_far(run.progress if run else None)})
 
 
 def sees_run(context: Context, session: Session, run: RunRow | None) -> bool:

@@ -45,11 +45,13 @@ def until_silence(study: StudyRow, run: RunRow, lease_s: float) -> float:
 
 
 def until(study: StudyRow, run: RunRow, now: datetime) -> float:
-    """GPU-seconds of a running attempt from its start until now; the time in which it waited for a quiet machine is
-    left out.
+    """GPU-seconds of a running attempt from its start until now, or until its lease expired; the time in which it
+    waited for a quiet machine is left out.
     """
     assert run.started_at is not None
-    return max(0.0, (now - run.started_at).total_seconds() - allowed_wait_s(study, run)) * _rank_count(study, run)
+    # A worker stops its ranks before its lease expires. The service may have been away since, and end the run only now.
+    end = now if run.lease_until is None else min(now, run.lease_until)
+    return max(0.0, (end - run.started_at).total_seconds() - allowed_wait_s(study, run)) * _rank_count(study, run)
 
 
 def allowed_wait_s(study: StudyRow, run: RunRow) -> float:

@@ -76,6 +76,7 @@ def decide(
         chosen = _choose(session, row, action, request)
         match action:
             case UserDecision.UNPIN:
+                _check_is_current(row, chosen)
                 row.is_pinned = False
                 recorded_action = DecisionAction.UNPINNED
             case UserDecision.REJECT:
@@ -202,6 +203,21 @@ def _choose(
     if recommendation is None:
         raise Conflict("nothing_to_decide", f"there is nothing to {action} under {row.target_key}; see its history")
     return recommendation
+
+
+def _check_is_current(row: TuningTargetRow, chosen: RecommendationRow) -> None:
+    """Check that the recommendation to unpin is the target's present one, which is the only one that can be pinned.
+
+    Raises:
+        Conflict: it is another one, such as one that was replaced since the sender read it.
+    """
+    if row.recommended is None or chosen.id != row.recommended.id:
+        current = "none" if row.recommended is None else row.recommended.id
+        raise Conflict(
+            "nothing_to_decide",
+            f"recommendation_id ({chosen.id}) is not the present recommendation ({current}), so it is not pinned; name "
+            "the present one, or leave it out",
+        )
 
 
 def _decision_view(row: DecisionRow) -> Decision:

@@ -4,6 +4,7 @@ import logging
 import secrets
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from functools import partial
 
 from sqlalchemy.orm import Session
 
@@ -52,7 +53,7 @@ def register(context: Context, registration: Registration, idempotency: Idempote
             raise _unknown_session()
         worker.protocol_version = protocol_version
         workers.begin(session, worker, requested_session or issued, registration.inventory, now, sender.holder_id)
-        lost_runs = [run.id for run in leases.runs_of_earlier_sessions(session, worker)]
+        lost_runs = [(run.id, run.worker_session) for run in leases.runs_of_earlier_sessions(session, worker)]
         registered = Registered(
             protocol_version=protocol_version,
             worker_id=worker.id,
@@ -62,11 +63,14 @@ def register(context: Context, registration: Registration, idempotency: Idempote
         )
         idempotency.answer(session, registered)
     log.info("worker registered", extra={"worker": name, "worker_id": registered.worker_id})
-    for run_id in lost_runs:
-        end_lost_attempt(
-            context, run_id, lambda run: run.worker_session != registered.session, "its worker was restarted"
-        )
+    for run_id, former_session in lost_runs:
+        # Only the former session's attempt: since the commit, the run may have ended and been leased to another worker.
+        end_lost_attempt(context, run_id, partial(_is_leased_to, former_session), "its worker was restarted")
     return registered
+
+
+def _is_leased_to(worker_session: str | None, run: RunRow) -> bool:
+    return run.worker_session == worker_session
 
 
 def _check_holder(context: Context, session: Session, worker: WorkerRow) -> None:

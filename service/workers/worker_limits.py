@@ -4,8 +4,9 @@ minute.
 
 from sqlalchemy.orm import Session
 
+from shardtune.api_schemas.access.keys import DEFAULT_PROJECT
 from shardtune.api_schemas.trials.leases import Registration
-from shardtune.db.queries import workers
+from shardtune.db.queries import keys, workers
 from shardtune.db.tables.workers import WorkerRow
 from shardtune.service.http.errors import Conflict, TooManyRequests
 from shardtune.service.process.context import Context
@@ -26,6 +27,10 @@ def check(context: Context, session: Session, registration: Registration, regist
     if registered is not None and registered.fingerprint_key == registration.inventory.fingerprint.content_key():
         return
     project_id, settings = context.principal.project_id, context.settings
+    if registered is None:
+        # The lock makes count and insert one step for two simultaneous requests. No worker is locked yet (note [lock
+        # order]).
+        keys.lock_project(session, project_id or DEFAULT_PROJECT)
     if registered is None and workers.count(session, project_id) >= settings.max_workers:
         raise Conflict(
             "too_many_workers",

@@ -113,7 +113,7 @@ def _fsdp1(section: Section, cluster: Cluster, notes: list[str]) -> Fsdp1Config:
 def _strategy(section: Section, word: str | None) -> str:
     if word is None:
         return "FULL_SHARD"
-    if word.isdigit() and 1 <= int(word) <= len(_STRATEGIES):
+    if word.isascii() and word.isdigit() and 1 <= int(word) <= len(_STRATEGIES):
         return _STRATEGIES[int(word) - 1]
     match = next((name for name in _STRATEGIES if name.lstrip("_").lower() == word.lstrip("_")), None)
     if match is None and word not in ("true", "yes", "false", "no"):

@@ -59,13 +59,16 @@ class Section:
         raise ValueError(f'{self.name(key)} ({value}) must be a whole number; give one, or "auto"')
 
     def flag(self, key: str) -> bool | None:
-        """Boolean that a configuration file gives for a key, also one written as text; None where absent. Raises
-        ValueError for any other value."""
+        """Boolean that a configuration file gives for a key, also one written as text or as 0 or 1; None where absent.
+        Raises ValueError for any other value."""
         value = self.get(key)
         if isinstance(value, str) and value.lower() in ("true", "false"):
             return value.lower() == "true"
         if value is None or isinstance(value, bool):
             return value
+        # DeepSpeed and Python's libraries take numbers for booleans: `"wall_clock_breakdown": 1`.
+        if isinstance(value, int | float) and value in (0, 1):
+            return bool(value)
         raise ValueError(f'{self.name(key)} ({value!r}) must be true or false; use one of them, or "auto"')
 
     def text(self, key: str) -> str | None:

@@ -13,7 +13,7 @@ def read_counts(text: str) -> tuple[int, ...]:
     """
     counts = list[int]()
     for part in text.split(","):
-        match = re.fullmatch(r"\s*(\d{1,9})(?:\.\.(\d{1,9}))?\s*", part)
+        match = re.fullmatch(r"\s*(\d{1,9})(?:\.\.(\d{1,9}))?\s*", part, re.ASCII)
         if match is None:
             raise ValueError(
                 f"counts ({part[:40]!r}) must be a number, or a range such as 8..1024; list several with commas"

@@ -50,7 +50,8 @@ def find(name: str, field: str = "gpu") -> GpuModel:
 
 
 def _fold(name: str) -> str:
-    return re.sub(r"[^a-z0-9]", "", name.lower().removeprefix("nvidia").removeprefix("amd"))
+    # Letters and digits of other scripts stay, so that they match no name.
+    return re.sub(r"[\W_]", "", name.lower().removeprefix("nvidia").removeprefix("amd"))
 
 
 def _by_product_name(name: str, gpus: Mapping[str, GpuModel]) -> GpuModel | None:
@@ -112,7 +113,7 @@ def parse_cluster(text: str) -> Cluster:
     Raises:
         ValueError: the text has another form, or names an unknown GPU.
     """
-    match = re.fullmatch(r"(?:(\d{1,5})x)?(\d{1,4})x([^x].*)", text.strip(), re.IGNORECASE)
+    match = re.fullmatch(r"(?:(\d{1,5})x)?(\d{1,4})x([^x].*)", text.strip(), re.ASCII | re.IGNORECASE)
     if match is None:
         raise ValueError(f"cluster ({text!r}) must read like 8xh100 or 4x8xa100-80gb (nodes × GPUs per node × model)")
     nodes, per_node, name = int(match[1] or 1), int(match[2]), match[3]

@@ -113,7 +113,7 @@ class WorkerSettings(BaseSettings):
         if not isinstance(value, str):
             return value
         sizes = [entry.strip() for entry in value.split(",") if entry.strip()]
-        if not all(size.isdecimal() and int(size) > 0 for size in sizes):
+        if not all(size.isascii() and size.isdecimal() and int(size) > 0 for size in sizes):
             raise ValueError(f"split ({value}) must be numbers of ranks separated by commas, such as 1,8")
         if len({int(size) for size in sizes}) < len(sizes):
             raise ValueError(
@@ -157,7 +157,7 @@ class WorkerSettings(BaseSettings):
     def _split_ports(cls, value: Any) -> Any:
         if not isinstance(value, str):
             return value
-        match = re.fullmatch(r"(\d{1,5})-(\d{1,5})", value.strip())
+        match = re.fullmatch(r"([0-9]{1,5})-([0-9]{1,5})", value.strip())
         ports = (int(match[1]), int(match[2])) if match else (0, 0)
         if not 1024 <= ports[0] <= ports[1] <= 65535:
             raise ValueError(f"meet_ports ({value}) must be FIRST-LAST within 1024-65535, such as 29500-29600")

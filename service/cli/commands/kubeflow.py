@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from shardtune.service.cli import missing_extras
 from shardtune.service.cli.errors import InputError
 from shardtune.service.cli.lazy_module import LazyModule
 from shardtune.service.cli.options import DEFAULT_SERVICE, KeyFile, RunningService
@@ -64,7 +65,7 @@ def command(
     """Complete Kubeflow TrainJobs that ask for it: nodes, processes, GPUs and a configuration, by an admission webhook."""
     if find_spec("uvicorn") is None or find_spec("starlette") is None:
         raise InputError(
-            "the command kubeflow-webhook needs the service's packages; run `pip install 'shardtune[service]'`"
+            f"the command kubeflow-webhook needs the service's packages; run {missing_extras.install_command('service')}"
         )
     tls = _tls(certificate, private_key, client_ca)
     _check_clusters(cluster)

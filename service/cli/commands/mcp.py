@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from shardtune.service.cli import missing_extras
 from shardtune.service.cli.errors import InputError
 from shardtune.service.cli.lazy_module import LazyModule
 from shardtune.service.cli.options import KeyFile, Service, StateDir
@@ -29,7 +30,7 @@ app = typer.Typer()
 def command(service: Service = None, key_file: KeyFile = None, state_dir: StateDir = Path(".shardtune")) -> None:
     """Serve tools for coding agents on stdin and stdout (MCP): predict, plan, memory, diagnose, and studies of a service."""
     if find_spec("mcp") is None:
-        raise InputError("the command mcp needs the package mcp; run `pip install 'shardtune[mcp]'`")
+        raise InputError(f"the command mcp needs the package mcp; run {missing_extras.install_command('mcp')}")
     log_lines.configure("WARNING")
     if service is None:
         stdio.serve(local_product.local_product(state_dir, None))

@@ -16,6 +16,7 @@ from shardtune.api_schemas.trials.rehearsals import (
     RehearsedRank,
 )
 from shardtune.service.cli.errors import InputError
+from shardtune.service.cli.missing_extras import install_command
 from shardtune.service.cli.predict import bounded_process
 from shardtune.service.cli.processes import MODULE
 from shardtune.tuner.projection import rehearsal
@@ -35,7 +36,7 @@ def require_torch() -> None:
     """
     if importlib.util.find_spec("torch") is None or importlib.util.find_spec("transformers") is None:
         raise InputError(
-            "this command needs the package torch, which is not installed; run `pip install 'shardtune[worker]'`, or run this "
+            f"this command needs the package torch, which is not installed; run {install_command('worker')}, or run this "
             "where a worker runs"
         )
 

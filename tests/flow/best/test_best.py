@@ -172,6 +172,24 @@ def test_pin_holds_and_rollback_goes_back(client):
 
 
 @pytest.mark.answered
+def test_only_the_recommendation_that_is_pinned_can_be_unpinned(quick_client):
+    """It was recorded that the other one was unpinned, and the present one was no longer pinned."""
+    key = best(quick_client)["target_key"]
+    tune(quick_client, speed=2.0)
+    decide(quick_client, key, "pin").raise_for_status()
+    listed = quick_client.get("/v1/recommendations").json()["recommendations"]
+    present, former = (
+        next(item["recommendation_id"] for item in listed if item["state"] == state)
+        for state in ("recommended", "retired")
+    )
+    rejected = decide(quick_client, key, "unpin", recommendation_id=former)
+    assert rejected.json()["code"] == "nothing_to_decide" and present in rejected.json()["detail"]
+    assert best(quick_client)["is_pinned"]
+    decide(quick_client, key, "unpin", recommendation_id=present).raise_for_status()
+    assert not best(quick_client)["is_pinned"]
+
+
+@pytest.mark.answered
 def test_a_decision_names_the_key_that_made_it(client):
     """Names of keys are not unique: a key may even have the name of the service."""
     key = best(client)["target_key"]

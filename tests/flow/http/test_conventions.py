@@ -31,6 +31,27 @@ def test_repeated_post_changes_nothing_and_gets_the_first_answer(client):
     assert len(studies(client)["studies"]) == 1
 
 
+def test_a_repeated_creation_says_again_where_its_resource_is(quick_client):
+    SimulatedWorker(quick_client).register()
+    study_id = quick_client.post("/v1/studies", json=CREATE).json()["study_id"]
+    schedule = {"name": "nightly", "trigger": "fingerprint"}
+    requests = (
+        ("/v1/studies", CREATE),
+        (f"/v1/studies/{study_id}:clone", {}),
+        ("/v1/schedules", schedule),
+        ("/v1/best:resolve", {"study": CREATE}),
+        (f"/v1/studies/{study_id}:pause", None),
+    )
+    for number, (path, body) in enumerate(requests):
+        first, again = (
+            quick_client.post(path, json=body, headers={"Idempotency-Key": f"job-{number}"}) for _ in range(2)
+        )
+        assert again.headers["idempotency-replayed"] == "true", first.text
+        for name in ("location", "etag"):
+            assert again.headers.get(name) == first.headers.get(name), (path, name)
+        assert ("location" in first.headers) == (number < 4), path
+
+
 @pytest.mark.wide_on_postgres
 def test_other_request_under_the_same_name_is_rejected(client):
     SimulatedWorker(client).register()

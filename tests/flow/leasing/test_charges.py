@@ -49,6 +49,20 @@ def test_a_run_of_a_cancelled_study_is_charged_until_its_end(quick_client, clock
     assert (attempt["end"], attempt["gpu_seconds"]) == ("cancelled", 2 * RUN_S)
 
 
+def test_a_run_whose_lease_expired_before_its_study_was_cancelled_is_charged_until_then(quick_client, clock):
+    """After an hour without the service, a cancelled study was charged for that hour."""
+    worker = SimulatedWorker(quick_client).register()
+    study = quick_client.post("/v1/studies", json=SPEC | {"cluster": CLUSTER.model_dump(mode="json")}).json()[
+        "study_id"
+    ]
+    worker.report(worker.lease(), MODEL_SUMMARY, gpu_seconds=0.0).raise_for_status()
+    before = quick_client.get(f"/v1/studies/{study}").json()["gpu_seconds"]
+    lease = worker.lease()
+    clock.turn(3600)
+    after = quick_client.post(f"/v1/studies/{study}:cancel").json()["gpu_seconds"]
+    assert after == before + 2 * lease.lease_s
+
+
 def test_a_gang_that_lends_all_its_hosts_to_a_smaller_run_is_charged_for_all_of_them(quick_client, clock):
     gang = CLUSTER.model_copy(update={"nodes": 4})
     assert charged(quick_client, clock, measurement(1000), 8 * RUN_S, cluster=gang) == 8 * RUN_S

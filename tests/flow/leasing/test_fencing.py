@@ -4,6 +4,7 @@ import pytest
 
 from shardtune.api_schemas.trials.failures import FailureKind
 from shardtune.service.lifecycle import expiry
+from shardtune.service.workers import registry
 from tests.support.service.simulated_worker import MODEL_SUMMARY, SPEC, SimulatedWorker, failure, measurement
 
 
@@ -88,6 +89,23 @@ def test_restarted_worker_takes_over_at_once(worker, lease, quick_client, study_
     reborn.work()
     study = quick_client.get(f"/v1/studies/{study_id}").json()
     assert study["state"] == "complete" and study["trials"] == {"complete": 8}
+
+
+def test_a_restarted_worker_ends_no_attempt_of_another_worker(worker, lease, quick_client, context, clock, monkeypatch):
+    """Its former run may expire and go to another worker before the registration ends it."""
+    other, leases_of_other = SimulatedWorker(quick_client, name="other").register(), []
+
+    def end_late(*arguments):
+        clock.turn(2 * lease.lease_s)
+        expiry.sweep(context)
+        leases_of_other.append(other.lease())
+        return expiry.end_lost_attempt(*arguments)
+
+    monkeypatch.setattr(registry, "end_lost_attempt", end_late)
+    SimulatedWorker(quick_client, name=worker.name).register()
+    (again,) = leases_of_other
+    assert (again.run_id, again.attempt) == (lease.run_id, 2)
+    assert other.heartbeat(again)["action"] == "continue"
 
 
 def test_run_handed_back_is_given_out_again(worker, lease, quick_client, study_id):

@@ -1,12 +1,14 @@
 """Rows that a worker's key can write are bounded, and deleted when they are old."""
 
 import re
+import time
 
 import pytest
 from sqlalchemy import func, select, text
 
 from shardtune.api_schemas.machines.hardware import MOST_DETAILS
 from shardtune.api_schemas.machines.workers import Worker
+from shardtune.db.queries import workers
 from shardtune.db.queries.fingerprints import MOST_PERIODS
 from shardtune.db.tables.fingerprint_periods import FingerprintPeriodRow
 from shardtune.db.tables.fingerprints import FingerprintRow
@@ -15,7 +17,7 @@ from shardtune.service import retention
 from shardtune.service.process.context import Context
 from shardtune.service.wording import host_words
 from tests.support.service.page_reader import page
-from tests.support.service.scenarios import bearer, create, make_key
+from tests.support.service.scenarios import bearer, create, in_threads, make_key
 from tests.support.service.simulated_worker import CLUSTER, FINGERPRINT, SPEC, SimulatedWorker
 
 ONE_TRIAL = {"budget": {"max_trials": 1}}
@@ -91,6 +93,25 @@ def test_a_project_has_so_many_workers(quick_client):
     assert (answer.status_code, answer.json()["code"]) == (409, "too_many_workers")
     quick_client.headers |= bearer(make_key(quick_client, "workers:lease", project="b", **admin))
     SimulatedWorker(quick_client, name="of-b").register()
+
+
+def test_no_more_workers_than_allowed_register_at_once(client, monkeypatch):
+    """On Postgres, requests that counted before the other one's worker was stored exceeded the limit."""
+    count_workers = workers.count
+
+    def count_slowly(session, project_id):
+        number = count_workers(session, project_id)
+        time.sleep(0.3)
+        return number
+
+    monkeypatch.setattr(workers, "count", count_slowly)
+    limited(client, max_workers=1)
+    statuses = []
+    in_threads(
+        lambda name: statuses.append(SimulatedWorker(client, name=name).introduce().status_code),
+        ["one", "two", "three"],
+    )
+    assert sorted(status == 409 for status in statuses) == [False, True, True], statuses
 
 
 @pytest.mark.wide_on_postgres

@@ -11,8 +11,9 @@ from shardtune.api_schemas.protocol import PROTOCOL_VERSION
 from shardtune.api_schemas.recommendations.tuning_targets import TuningTarget
 from shardtune.api_schemas.retuning.retunes import RetuneCause, RetunePolicy
 from shardtune.api_schemas.studies.study_state import StudyPurpose
-from shardtune.api_schemas.trials.leases import LeaseRequest
-from shardtune.db.queries import keys, retunes, trials
+from shardtune.api_schemas.trials.leases import Lease, LeaseRequest
+from shardtune.api_schemas.trials.trial import RunPurpose
+from shardtune.db.queries import keys, leases, retunes, trials
 from shardtune.db.session import Database
 from shardtune.db.tables.best import TuningTargetRow
 from shardtune.db.tables.retunes import RetuneRow
@@ -45,6 +46,11 @@ def service(database_url, spare_app, clock):
     with local_client(spare_app) as client:
         clock.turn(86_400)
         yield client, context, SimulatedWorker(client).register()
+
+
+def purpose_of(context, lease):
+    with context.db.read() as session:
+        return leases.get(session, lease.run_id).purpose
 
 
 def copied(row, **changes):
@@ -323,6 +329,37 @@ def test_a_study_whose_project_has_no_gpu_seconds_left_takes_no_worker_from_a_re
         client.post("/v1/studies", json=SPEC).raise_for_status()
         client.put("/v1/projects/default", json={"quotas": {"gpu_seconds_per_day": 1}}).raise_for_status()
         assert worker.heartbeat(lease)["action"] == "continue"
+
+
+def test_a_study_whose_run_is_too_long_for_a_worker_takes_it_from_a_retune_once(sqlite_url, spare_app, clock):
+    """The worker got the retune's run back each time, and lost it again at the next heartbeat."""
+    settings = Settings(database_url=sqlite_url, **QUIET, retune_yields="at_once")
+    spare_app.state.context = context = Context(Database(sqlite_url), settings, clock)
+    with local_client(spare_app) as client:
+        worker = SimulatedWorker(client).register()
+        ask(context, best(client)["target_key"])
+        queue.start_due(context, challenge_steps.start_challenge)
+
+        def leased(ends_in_s):
+            clock.turn(5)
+            return Lease.model_validate(worker.post("/v1/leases", {"wait_s": 0, "ends_in_s": ends_in_s}).json())
+
+        lease = worker.lease()
+        while purpose_of(context, lease) != RunPurpose.VALIDATION:
+            worker.do(lease)
+            lease = worker.lease()
+        study_id = client.post("/v1/studies", json=SPEC).json()["study_id"]
+        assert worker.heartbeat(lease)["action"] == "stop", "the service cannot know yet that the worker ends soon"
+        lease = leased(30)
+        assert lease.study_id != study_id
+        assert worker.heartbeat(lease)["action"] == "continue"
+        worker.do(lease)
+        lease = leased(30)
+        assert worker.heartbeat(lease)["action"] == "continue", "nor from the retune's next run"
+        clock.turn(5)
+        later = client.post("/v1/studies", json=SPEC).json()["study_id"]
+        assert worker.heartbeat(lease)["action"] == "stop", "a study that came later may have a run for it"
+        assert leased(3600).study_id in (study_id, later)
 
 
 def test_a_study_that_waits_for_the_worker_of_its_block_takes_no_other_from_a_retune(sqlite_url, spare_app, clock):

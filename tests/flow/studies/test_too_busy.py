@@ -266,6 +266,19 @@ def test_the_wait_of_a_killed_worker_counts_and_no_wait_is_left_once_it_is_used(
 
 
 @pytest.mark.wide_on_postgres
+def test_a_repeated_run_that_may_not_wait_leaves_the_wait_used(client):
+    """Its progress said nothing of a wait, and the study could wait for all its seconds again."""
+    worker, _ = waiting(client)
+    worker.heartbeat(worker.lease(), progress={"phase": "waiting_for_quiet", "waited_s": 60.0})
+    again = SimulatedWorker(client, name="sim").register()
+    second = again.lease()
+    assert second.attempt == 2 and second.quiet_wait is None
+    assert again.heartbeat(second, progress={"phase": "measuring"})["action"] == "continue"
+    again.report(second, measurement(1000)).raise_for_status()
+    assert again.lease().quiet_wait is None
+
+
+@pytest.mark.wide_on_postgres
 def test_only_runs_whose_speed_counts_wait(client):
     worker = SimulatedWorker(client).register()
     create(client, wait_for_quiet_s=60)

@@ -37,7 +37,7 @@ def test_expandable_segments_that_an_image_turned_on_are_off_where_the_knob_is(n
 
 
 @pytest.mark.parametrize(
-    ("inherited", "threads"), [("4", 4), ("4,2", 4), ("", 2), ("0", 2), ("many", 2)]
+    ("inherited", "threads"), [("4", 4), ("4,2", 4), ("", 2), ("0", 2), ("²", 2), ("many", 2)]
 )  # fmt: skip
 def test_the_worker_s_threads_count_before_the_share_of_the_cores(inherited: str, threads: int) -> None:
     assert threads_of({"OMP_NUM_THREADS": inherited}, cores=5, ranks=2) == threads

@@ -95,6 +95,7 @@ def test_the_rates_of_a_machine_are_printed_as_a_table_with_units():
     [
         (["--nodes", "2"], "nodes (2) must be 1 with --launcher local"),
         (["--meet-ports", "80-90"], "meet_ports (80-90) must be FIRST-LAST"),
+        (["--meet-ports", "２9500-29600"], "meet_ports (２9500-29600) must be FIRST-LAST"),
         (["--launcher", "slurm"], "launcher (slurm) needs a Slurm job"),
         (["--launcher", "ray"], "nodes (missing) must say how many hosts"),
     ],
@@ -111,6 +112,7 @@ def test_hosts_that_cannot_be_are_exit_code_2(tmp_path, capsys, monkeypatch, opt
         (["--split", "3"], "split (3) must name sizes that divide the 2 CPU ranks of this machine, and 3 does not"),
         (["--split", "one"], "split (one) must be numbers of ranks separated by commas, such as 1,8"),
         (["--split", "0"], "split (0) must be numbers"),
+        (["--split", "１"], "split (１) must be numbers"),
         (["--split", "1,1"], "split (1,1) names a size twice, whose workers would have one name"),
         (["--split", "1,2", "--launcher", "slurm"], "split (1,2) divides one machine, and --launcher slurm"),
     ],

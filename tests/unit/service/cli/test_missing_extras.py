@@ -57,6 +57,7 @@ def test_the_command_ends_with_the_remedy(blocked, command, extra):
     code = f"import sys; sys.modules[{blocked!r}] = None; from shardtune.service.cli import main; main({command!r})"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert ended.returncode == 2 and f"pip install 'shardtune[{extra}]'" in ended.stderr, ended.stderr
+    assert "with this environment's pip, since no index has this project's package" in ended.stderr
     assert "Traceback" not in ended.stderr
 
 

@@ -136,6 +136,8 @@ def test_prices_and_measurements_are_read_from_files(tmp_path: Path, capsys: pyt
 
 def test_a_range_doubles_and_a_list_is_taken_as_it_is() -> None:
     assert read_counts("8..100") == (8, 16, 32, 64) and read_counts("8, 24,8") == (8, 24)
+    with pytest.raises(InputError, match="must be a number, or a range"):
+        read_counts("８..64")
 
 
 def test_the_command_needs_neither_torch_nor_a_database() -> None:

@@ -80,4 +80,4 @@ def test_without_the_package_the_command_names_the_extra(tmp_path):
         "from shardtune.service.cli import main; main(['mcp'])"
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert ended.returncode == 2 and "pip install 'shardtune[mcp]'" in ended.stderr
+    assert ended.returncode == 2 and "`pip install 'shardtune[mcp]'` with this environment's pip" in ended.stderr

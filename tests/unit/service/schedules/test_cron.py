@@ -83,6 +83,8 @@ def test_a_cron_whose_ticks_lie_beyond_the_last_date_is_checked_by_those_before(
         ({"timezone": "Europe/Berln"}, "did you mean Europe/Berlin"),
         ({"timezone": "../etc/passwd"}, "is not a time zone"),
         ({"windows": ["22-6"]}, "write 22:00-06:00"),
+        ({"windows": ["２２:00-06:00"]}, "write 22:00-06:00"),
+        ({"windows": ["22:00-06:00\n"]}, "write 22:00-06:00"),
         ({"windows": ["22:00-22:00"]}, "is empty"),
         ({"cron": None}, "is required with trigger cron"),
         ({"trigger": "manual"}, "leave it out"),

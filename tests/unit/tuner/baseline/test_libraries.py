@@ -250,6 +250,7 @@ def test_the_trainers_deepspeed_is_read_as_deepspeed_reads_it() -> None:
         (FSDP | {"mixed_precision": "fp16"}, "mixed_precision fp16 (true)", "fp16-mixed"),
         (FSDP | {"num_processes": 8}, "num_processes (8)", "cluster has 2"),
         (FSDP | {"fsdp_config": {"fsdp_sharding_strategy": "HALF"}}, "sharding_strategy ('half')", "FULL_SHARD"),
+        (FSDP | {"fsdp_config": {"fsdp_sharding_strategy": "²"}}, "sharding_strategy ('²')", "FULL_SHARD"),
         (FSDP | {"fsdp_config": {"fsdp_version": 3}}, "version (3)", "1 or 2"),
         (FSDP | {"fsdp_config": {"fsdp_offload_params": True}}, "cpu_offload (true)", "GPU"),
         (ACCELERATE | {"distributed_type": "MEGATRON_LM"}, "megatron_lm", "not offered"),

@@ -65,5 +65,20 @@ def test_a_clock_for_which_deepspeed_waits_is_noted() -> None:
     said = resolve_with_notes(ZERO | clocks, BF16, EIGHT).notes
     for name in ("wall_clock_breakdown", "flops_profiler.enabled", "comms_logger.enabled"):
         assert sum(f"baseline.{name} (true) is not applied: " in note for note in said) == 1
+    ones = {"wall_clock_breakdown": 1, "flops_profiler": {"enabled": 1}, "comms_logger": {"enabled": 1.0}}
+    assert resolve_with_notes(ZERO | ones, BF16, EIGHT).notes == said
     off = {"wall_clock_breakdown": False, "flops_profiler": {"enabled": False}, "comms_logger": {}}
     assert resolve_with_notes(ZERO | off, BF16, EIGHT).notes == resolve_with_notes(ZERO, BF16, EIGHT).notes
+
+
+def test_a_boolean_may_be_written_as_0_or_1() -> None:
+    """DeepSpeed reads its switches so; another number is none."""
+
+    def measured(overlap_comm: Any) -> Any:
+        section = ZERO["zero_optimization"] | {"overlap_comm": overlap_comm}
+        return resolve_with_notes(ZERO | {"zero_optimization": section, "bf16": {"enabled": 1}}, BF16, EIGHT).config
+
+    for number in (0, 1):
+        assert measured(number) == measured(bool(number)) is not None
+    with pytest.raises(ValueError, match=r"overlap_comm \(2\) must be true or false"):
+        measured(2)

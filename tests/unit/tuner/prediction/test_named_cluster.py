@@ -1,5 +1,7 @@
 """Name of a cluster in a request: it is parsed once, whoever asks for it."""
 
+import pytest
+
 from shardtune.api_schemas.trials.predictions import PredictionRequest
 from shardtune.tuner.prediction import catalogue, prediction_request
 from shardtune.tuner.search import fastest
@@ -12,3 +14,13 @@ def test_a_named_cluster_is_parsed_once_in_a_command() -> None:
     table = fastest.answer_request(request)
     assert catalogue.parse_cluster.cache_info().misses == 1
     assert table.cluster == prediction_request.cluster_of(request)
+
+
+@pytest.mark.parametrize("name", ["８xh100", "4x８xh100", "8xh100１", "8xh100é"])
+def test_a_cluster_is_named_in_ascii(name: str) -> None:
+    with pytest.raises(ValueError, match="cluster "):
+        catalogue.parse_cluster(name)
+
+
+def test_signs_in_a_name_of_a_gpu_are_ignored() -> None:
+    assert catalogue.find("NVIDIA® H100_SXM (80GB)").name == catalogue.find("h100-sxm-80gb").name

@@ -38,8 +38,12 @@ def sum_unlocked(items: Iterable[Item], step: Callable[[Item], int], name: Calla
     Returns the sum of the steps' results. `name` returns the resource of an item that may be locked, such as a run's
     study: after one conflict, all other items of this resource are skipped, too. Skipped items are due again in the
     next round.
+
+    Raises:
+        OperationalError: the database fails; the remaining items are left for the next round.
+        Exception: the first error of a step, after all other items had theirs.
     """
-    total, locked_names = 0, set[str]()
+    total, locked_names, failures = 0, set[str](), list[Exception]()
     # Each wait for a locked row takes the whole lock timeout, so a study is tried once per round, not once per run.
     for item in items:
         if name(item) in locked_names:
@@ -51,4 +55,10 @@ def sum_unlocked(items: Iterable[Item], step: Callable[[Item], int], name: Calla
                 raise
             locked_names.add(name(item))
             log.warning("passed over until the next round: %s: %s", name(item), error.orig)
+        # Broad on purpose: otherwise one row that no step can take would keep all rows behind it waiting for ever.
+        except Exception as error:
+            log.exception("a step failed: %s", name(item))
+            failures.append(error)
+    if failures:
+        raise failures[0]
     return total

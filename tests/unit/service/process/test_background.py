@@ -49,6 +49,21 @@ def test_the_first_step_waits_for_the_first_pause_unless_asked_not_to():
     assert asyncio.run(steps(at_once=True)) == ["step"]
 
 
+def test_an_item_whose_step_fails_keeps_no_other_waiting(caplog):
+    attempt = []
+
+    def step(item):
+        attempt.append(item)
+        if item != 3:
+            raise ValueError(f"row {item} cannot be read")
+        return 1
+
+    with pytest.raises(ValueError, match="row 1 cannot be read"):
+        sum_unlocked([1, 2, 3], step, lambda item: f"study-{item}")
+    assert attempt == [1, 2, 3]
+    assert [record.message for record in caplog.records] == ["a step failed: study-1", "a step failed: study-2"]
+
+
 @pytest.mark.postgres
 def test_what_another_holds_is_passed_over_and_the_rest_done(empty_postgres_url, caplog):
     limits = DatabaseLimits(lock_s=0.1)

@@ -35,35 +35,37 @@ _NO_GPU = (
 
 def visible(uuids: Sequence[str], setting: str | None) -> list[int]:
     """Indices of the GPUs that CUDA_VISIBLE_DEVICES leaves visible. As in CUDA, the first entry that names no existing
-    device, and all entries after it, are ignored."""
+    device, and all entries after it, are ignored, and a device that is named twice hides all."""
     if setting is None:
         return list(range(len(uuids)))
     chosen: list[int] = []
     for entry in (part.strip() for part in setting.split(",")):
-        if entry.isdigit() and int(entry) < len(uuids):
+        if entry.isdecimal() and int(entry) < len(uuids):
             chosen.append(int(entry))
             continue
         matches = [index for index, uuid in enumerate(uuids) if entry.startswith("GPU-") and uuid.startswith(entry)]
         if len(matches) != 1:
             break
         chosen += matches
-    return chosen
+    return chosen if len(set(chosen)) == len(chosen) else []
 
 
 def report(nvml: Any = pynvml) -> dict[str, Any]:
     """Report of the driver, the visible GPUs and the reason why GPUs of the machine cannot be used. `nvml` is the
     module pynvml, or a replacement for it in tests."""
     setting = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if unsupported_hardware.hides_all(setting):
+        return _report_without_gpus(nvml)
     try:
         nvml.nvmlInit()
     except nvml.NVMLError as error:
         if error.value in _NO_GPU:
-            return {
-                "driver": None,
-                "devices": [],
-                "rejection": unsupported_hardware.machine(setting, f"NVML says: {error}"),
-            }
-        raise
+            rejection = unsupported_hardware.machine(f"NVML says: {error}")
+        elif (remedy := unsupported_hardware.driver_remedy(str(error))) is not None:
+            rejection = f"NVML says: {error} That is, {remedy}. {unsupported_hardware.REMEDY}"
+        else:
+            raise
+        return {"driver": None, "devices": [], "rejection": rejection}
     handles = _permitted(nvml)
     uuids = [nvml.nvmlDeviceGetUUID(handle) for handle in handles]
     chosen = visible(uuids, setting)
@@ -78,11 +80,20 @@ def report(nvml: Any = pynvml) -> dict[str, Any]:
     }
 
 
+def _report_without_gpus(nvml: Any) -> dict[str, Any]:
+    """Report where CUDA_VISIBLE_DEVICES hides every GPU. No GPU and no driver need work then."""
+    driver = None
+    with contextlib.suppress(nvml.NVMLError):
+        nvml.nvmlInit()
+        driver = nvml.nvmlSystemGetDriverVersion()
+    return {"driver": driver, "devices": [], "rejection": None}
+
+
 def _rejection(setting: str | None, count: int, permitted: int) -> str | None:
     """Reason why the worker uses none of the machine's `count` GPUs, of which this process may use `permitted`. None if
-    the worker is set to use no GPU."""
+    the machine has no GPU."""
     if count > 0 and permitted == 0:
-        return unsupported_hardware.permission(setting, count)
+        return unsupported_hardware.permission(count)
     return unsupported_hardware.setting(setting, permitted)
 
 

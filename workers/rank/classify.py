@@ -3,6 +3,7 @@
 Text decides only where torch has no type for a CUDA library's status: a status is a name that does not change with wording.
 """
 
+import re
 import traceback
 from collections.abc import Iterator
 from types import TracebackType
@@ -76,6 +77,18 @@ _RECOMPILE_LIMIT = (
     "uncompiled; set compile to false. TORCH_LOGS=recompiles in the worker's environment names the guards that failed"
 )
 
+_COMPILER_FAILED = re.compile(
+    r"Failed to find C compiler|No working C\+\+ compiler found|Python\.h: No such file|"
+    r"Command '\[.*'-shared'.* returned non-zero exit status",
+    re.DOTALL,
+)
+"""Messages of a host that cannot build what `compile` needs. Triton builds a C module with Python's headers for every
+kind of GPU (3.6, `runtime/build.py`), and torch names its command only; for processors torch builds each kernel in C++."""
+_COMPILER_REMEDY = (
+    "compile (true) needs gcc, g++ and the headers of this Python, and what it built with them failed; install them "
+    "(`python3-dev` or `python3-devel`), or set compile to false. The compiler's words are in the log of the rank"
+)
+
 _UNUSED_PARAMETERS = "Expected to have finished reduction in the prior iteration"
 """Beginning of the error message of DistributedDataParallel about parameters without a gradient. It is a plain
 RuntimeError that DDP's forward raises (torch 2.13)."""
@@ -99,6 +112,8 @@ def failure_of(error: BaseException, phase: Phase, rank: int, device: Device | N
         text = _UNUSED_PARAMETERS_TEXT
     elif (lack := private_names.explanation(error)) is not None:
         text = lack
+    elif kind is FailureKind.CRASH and any(_COMPILER_FAILED.search(str(link)) for link in _chain(error)):
+        text = f"{_COMPILER_REMEDY}. {type(error).__name__}: {error}"
     else:
         text = f"{type(error).__name__}: {error}" if kind is FailureKind.CRASH else str(error) or type(error).__name__
     return Failure(

@@ -70,6 +70,11 @@ def report(nvml: Any = pynvml) -> dict[str, Any]:
     uuids = [nvml.nvmlDeviceGetUUID(handle) for handle in handles]
     chosen = visible(uuids, setting)
     sliced = [uuids[index] for index in chosen if _is_sliced(handles[index], nvml)]
+    without_memory = [
+        nvml.nvmlDeviceGetName(handles[index]) for index in chosen if not _has_memory(handles[index], nvml)
+    ]
+    if without_memory:
+        return {"driver": None, "devices": [], "rejection": unsupported_hardware.shared_memory(without_memory)}
     return {
         "driver": nvml.nvmlSystemGetDriverVersion(),
         "devices": [_device(handles[index], uuids[index], nvml) | {"index": index} for index in chosen],
@@ -115,6 +120,17 @@ def _is_sliced(handle: Any, nvml: Any) -> bool:
     """Whether the GPU is in MIG mode, in which CUDA can use only one slice of the GPU."""
     mode = _query(lambda: nvml.nvmlDeviceGetMigMode(handle)[0], nvml)
     return bool(mode == pynvml.NVML_DEVICE_MIG_ENABLE)
+
+
+def _has_memory(handle: Any, nvml: Any) -> bool:
+    """Whether the GPU has memory of its own. NVML supports no query of the memory of a GB10 (DGX Spark)."""
+    try:
+        _usable_bytes(handle, nvml)
+    except nvml.NVMLError as error:
+        if error.value != pynvml.NVML_ERROR_NOT_SUPPORTED:
+            raise
+        return False
+    return True
 
 
 def _device(handle: Any, uuid: str, nvml: Any) -> dict[str, Any]:

@@ -33,6 +33,16 @@ _DRIVER_REMEDIES = (
         "a compatibility library (cuda-compat) is used on a GPU that does not support it (CUDA error 804): take it off "
         "LD_LIBRARY_PATH, or update the driver",
     ),
+    (
+        r"CUDA unknown error|No CUDA GPUs are available",
+        "NVML sees the GPUs and CUDA does not: on the host, `nvidia-modprobe -u -c=0` makes /dev/nvidia-uvm, which a container "
+        "needs as well; then look at `dmesg`",
+    ),
+    (
+        r"Found no NVIDIA driver on your system",
+        "CUDA's library (libcuda.so.1) is missing although NVML answers: in a container, NVIDIA_DRIVER_CAPABILITIES must contain "
+        "`compute`",
+    ),
 )
 """Texts that occur in error messages of torch 2.13 at its first CUDA call, each with the remedy for this error. CUDA's
 error codes are listed in `driver_types.h`."""
@@ -93,6 +103,16 @@ def setting(visible: str | None, count: int) -> str | None:
 def slices(uuids: Sequence[str]) -> str | None:
     """Reason why GPUs in MIG mode cannot be used; None if no GPU is in MIG mode."""
     return _mig_problem(f"GPU {', '.join(uuids)} is in MIG mode") if uuids else None
+
+
+def shared_memory(names: Sequence[str]) -> str | None:
+    """Reason why GPUs whose memory NVML does not know cannot be used; None if there are none."""
+    if not names:
+        return None
+    return (
+        f"{', '.join(sorted(set(names)))} shares the host's memory, which NVML does not tell and Shardtune does not measure; "
+        f"choose other GPUs with CUDA_VISIBLE_DEVICES. {REMEDY}"
+    )
 
 
 def _mig_problem(subject: str) -> str:

@@ -175,6 +175,12 @@ def test_an_accelerator_without_nvml_is_named_and_not_replaced_by_cpu_ranks(
         assert "NVIDIA_DRIVER_CAPABILITIES must contain `utility`" in rejection
 
 
+def test_a_gpu_that_shares_the_host_s_memory_is_named_and_rejected(driver: FakeDriver) -> None:
+    driver.says({"name": "NVIDIA GB10", "capability": "12,1", "reasons": 0})
+    with pytest.raises(DetectionFailed, match=r"^NVIDIA GB10 shares the host's memory.*CUDA_VISIBLE_DEVICES=''"):
+        find_gpus()
+
+
 def test_a_driver_that_fails_is_told_and_not_taken_for_a_machine_without_gpus(driver: FakeDriver) -> None:
     driver.says(H100, error=999)
     with pytest.raises(DetectionFailed, match="Unknown Error"):
@@ -257,6 +263,9 @@ def test_the_watch_reads_clock_power_and_temperature_and_null_where_a_gpu_tells_
         ),
         ("Error 803: system has unsupported display driver / cuda driver combination", "reboot"),
         ("Error 804: forward compatibility was attempted on non supported HW", "cuda-compat"),
+        ("RuntimeError: CUDA unknown error - this may be due to an incorrectly set up environment", "nvidia-uvm"),
+        ("RuntimeError: No CUDA GPUs are available", "nvidia-uvm"),
+        ("RuntimeError: Found no NVIDIA driver on your system. Please check that you have an NVIDIA GPU", "`compute`"),
         ("torch.AcceleratorError: CUDA error: no kernel image is available for execution on the device", "older CUDA"),
         ("ModuleNotFoundError: No module named 'deepspeed'", None),
     ],

@@ -16,6 +16,7 @@ from shardtune.api_schemas.training.workload import PRECISIONS, Workload
 from shardtune.api_schemas.trials.failures import FailureKind
 from shardtune.api_schemas.trials.measure_plan import MeasurePlan
 from shardtune.workers.rank import classify
+from shardtune.workers.rank.device import CpuDevice
 from shardtune.workers.rank.fork_server import early_imports
 from shardtune.workers.rank.measure import throughput
 from shardtune.workers.rank.model import build as models
@@ -104,6 +105,22 @@ def test_a_host_that_cannot_compile_is_told_what_to_install(error: Exception) ->
     assert failure.kind is FailureKind.CRASH and "python3-dev" in failure.message and str(error)[:60] in failure.message
     other = subprocess.CalledProcessError(1, ["numactl", "--show"])
     assert "python3-dev" not in classify.failure_of(other, "training", rank=0).message
+
+
+@pytest.mark.parametrize("action", ["Error while creating shared memory segment", "Error: failed to extend"])
+def test_a_container_with_too_little_shared_memory_for_nccl_is_told_how_to_start_it(action: str) -> None:
+    class FullDevice(CpuDevice):
+        def free_bytes(self) -> int:
+            return 0
+
+    error = torch.distributed.DistBackendError(
+        "NCCL error in: NCCLUtils.cpp:94, unhandled system error\nLast error:\n"
+        f"{action} /dev/shm/nccl-1YsMbG (size 7340384), error: No space left on device (28)"
+    )
+    failure = classify.failure_of(because(RuntimeError("in backward"), error), "training", 3, FullDevice())
+    assert failure.kind is FailureKind.SETUP and "--shm-size=1g" in failure.message
+    other = torch.distributed.DistBackendError("NCCL error in: NCCLUtils.cpp:94, unhandled system error")
+    assert classify.failure_of(other, "training", 3, FullDevice()).kind is FailureKind.OOM
 
 
 def test_a_chain_that_bites_its_tail_ends() -> None:

@@ -49,7 +49,8 @@ class RankReport(Schema):
     """Seconds from the request to start the rank, on the rank's host, to the end of its last timed steps; None if it is
     not known."""
     cpu_s: float | None = None
-    """Seconds of CPU time of the rank's process, from its start to its end and over all threads."""
+    """Seconds of CPU time of the rank's process, from its start to its end and over all threads, and of the processes that
+    it started, such as compilers."""
     pace_s: float | None = None
     """Seconds that the rank took for a small calculation before training. It is the same on every rank, so that slow
     ranks are detected."""

@@ -1,10 +1,13 @@
 """The steps of `make test-gpu`: each a program with a limit of its own; one that fails stops no other."""
 
+import contextlib
 import subprocess
 import sys
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
+
+import psutil
 
 TOTAL_S = 600.0
 """Seconds of one call of `make test-gpu`."""
@@ -85,26 +88,42 @@ def steps(out: Path, study: Path) -> tuple[Step, ...]:
 
 
 def run(step: Step, left_s: float, environment: dict[str, str]) -> Done:
-    """Run one within its limit and the run's."""
+    """Run a step within its limit and that of the whole call, in `left_s` seconds."""
     if left_s < 1:
         return Done(step, "left out", 0.0, "", "the time of the whole run was used up")
     began = time.monotonic()
     try:
-        ended = subprocess.run(
+        program = subprocess.Popen(
             step.command,
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
-            timeout=min(step.limit_s, left_s),
             env=environment,
             stdin=subprocess.DEVNULL,
-            check=False,
         )
-    except subprocess.TimeoutExpired as late:
-        return Done(step, "late", time.monotonic() - began, _text(late.stdout), _text(late.stderr)[-2000:])
     except OSError as error:
         return Done(step, "failed", time.monotonic() - began, "", str(error))
-    status = "passed" if ended.returncode == 0 else "failed"
-    return Done(step, status, time.monotonic() - began, ended.stdout, ended.stderr[-2000:])
+    with program:
+        try:
+            output, last_words = program.communicate(timeout=min(step.limit_s, left_s))
+            status = "passed" if program.returncode == 0 else "failed"
+        except subprocess.TimeoutExpired as late:
+            output, last_words, status = _text(late.stdout), _text(late.stderr), "late"
+        finally:
+            _end(program)
+    return Done(step, status, time.monotonic() - began, output, last_words[-2000:])
+
+
+def _end(program: "subprocess.Popen[str]") -> None:
+    """End a program that still runs, with all processes below it. torchrun gives each rank a session of its own, so that
+    ranks would outlive it and keep their GPUs."""
+    if program.poll() is not None:
+        return
+    below = psutil.Process(program.pid).children(recursive=True)
+    program.kill()
+    for process in below:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
 
 
 def _text(output: str | bytes | None) -> str:

@@ -7,6 +7,7 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from benchmarks.gpu_report import __main__ as report
@@ -177,6 +178,17 @@ def test_a_step_that_fails_or_takes_too_long_is_told_and_stops_no_other() -> Non
     assert run(Step("b", 5, ("bash", "-c", "echo why >&2; exit 3"), ""), 60, {"PATH": "/usr/bin:/bin"}).last_words
     assert run(Step("c", 5, ("/nonexistent",), ""), 60, {}).status == "failed"
     assert run(Step("d", 5, ("true",), ""), 0.5, {}).status == "left out"
+
+
+def test_a_late_step_takes_its_ranks_along_so_that_the_next_finds_its_gpus_free(tmp_path: Path) -> None:
+    # As torchrun starts ranks: each in a session of its own.
+    ranks = f"setsid sleep 600 & echo $! > {tmp_path}/pid; wait"
+    assert run(Step("export", 0.5, ("bash", "-c", ranks), ""), 60, {"PATH": "/usr/bin:/bin"}).status == "late"
+    rank = int((tmp_path / "pid").read_text())
+    until_s = time.monotonic() + 5
+    while psutil.pid_exists(rank) and psutil.Process(rank).status() != psutil.STATUS_ZOMBIE:
+        assert time.monotonic() < until_s, "the rank outlived its step"
+        time.sleep(0.05)
 
 
 def test_the_claims_name_tests_and_pages_that_exist() -> None:

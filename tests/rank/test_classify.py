@@ -1,5 +1,6 @@
 """Failures are told apart by type and place; warm-up and timing end by arithmetic alone."""
 
+import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch._dynamo.exc import FailOnRecompileLimitHit
+from torch._inductor.exc import CppCompileError, InvalidCxxCompiler
 
 from shardtune.api_schemas.strategies import DdpConfig, TrialConfig
 from shardtune.api_schemas.training.models import preset
@@ -14,6 +16,7 @@ from shardtune.api_schemas.training.workload import PRECISIONS, Workload
 from shardtune.api_schemas.trials.failures import FailureKind
 from shardtune.api_schemas.trials.measure_plan import MeasurePlan
 from shardtune.workers.rank import classify
+from shardtune.workers.rank.device import CpuDevice
 from shardtune.workers.rank.fork_server import early_imports
 from shardtune.workers.rank.measure import throughput
 from shardtune.workers.rank.model import build as models
@@ -80,6 +83,44 @@ def test_kind_follows_from_type_and_phase(error: Exception, phase: classify.Phas
 def test_a_recompile_limit_is_told_with_its_remedy() -> None:
     failure = classify.failure_of(FailOnRecompileLimitHit("Hard failure"), "training", rank=0)
     assert "set compile to false" in failure.message and "recompilations" in failure.message
+
+
+GCC = subprocess.CalledProcessError(1, ["/usr/bin/gcc", "/tmp/x/cuda_utils.c", "-O3", "-shared", "-fPIC"])
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        raised(GCC, _InductorError(f"CalledProcessError: {GCC}"), suppressed=True),
+        _InductorError(f"SubprocException: An exception occurred in a subprocess:\n\nName=triton_1\nTraceback\n{GCC}"),
+        RuntimeError("Failed to find C compiler. Please specify via CC environment variable"),
+        because(RuntimeError("backend failed"), InvalidCxxCompiler()),
+        CppCompileError(["g++", "x.cpp"], "x.h:4:10: fatal error: Python.h: No such file or directory"),
+    ],
+    ids=["gcc fails", "gcc fails in torch's subprocess", "no gcc", "no g++", "no headers"],
+)
+def test_a_host_that_cannot_compile_is_told_what_to_install(error: Exception) -> None:
+    failure = classify.failure_of(error, "training", rank=0)
+    # A crash: the search learns of one that comes twice, and of no lack of the worker.
+    assert failure.kind is FailureKind.CRASH and "python3-dev" in failure.message and str(error)[:60] in failure.message
+    other = subprocess.CalledProcessError(1, ["numactl", "--show"])
+    assert "python3-dev" not in classify.failure_of(other, "training", rank=0).message
+
+
+@pytest.mark.parametrize("action", ["Error while creating shared memory segment", "Error: failed to extend"])
+def test_a_container_with_too_little_shared_memory_for_nccl_is_told_how_to_start_it(action: str) -> None:
+    class FullDevice(CpuDevice):
+        def free_bytes(self) -> int:
+            return 0
+
+    error = torch.distributed.DistBackendError(
+        "NCCL error in: NCCLUtils.cpp:94, unhandled system error\nLast error:\n"
+        f"{action} /dev/shm/nccl-1YsMbG (size 7340384), error: No space left on device (28)"
+    )
+    failure = classify.failure_of(because(RuntimeError("in backward"), error), "training", 3, FullDevice())
+    assert failure.kind is FailureKind.SETUP and "--shm-size=1g" in failure.message
+    other = torch.distributed.DistBackendError("NCCL error in: NCCLUtils.cpp:94, unhandled system error")
+    assert classify.failure_of(other, "training", 3, FullDevice()).kind is FailureKind.OOM
 
 
 def test_a_chain_that_bites_its_tail_ends() -> None:

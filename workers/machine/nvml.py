@@ -35,39 +35,46 @@ _NO_GPU = (
 
 def visible(uuids: Sequence[str], setting: str | None) -> list[int]:
     """Indices of the GPUs that CUDA_VISIBLE_DEVICES leaves visible. As in CUDA, the first entry that names no existing
-    device, and all entries after it, are ignored."""
+    device, and all entries after it, are ignored, and a device that is named twice hides all."""
     if setting is None:
         return list(range(len(uuids)))
     chosen: list[int] = []
     for entry in (part.strip() for part in setting.split(",")):
-        if entry.isdigit() and int(entry) < len(uuids):
+        if entry.isdecimal() and int(entry) < len(uuids):
             chosen.append(int(entry))
             continue
         matches = [index for index, uuid in enumerate(uuids) if entry.startswith("GPU-") and uuid.startswith(entry)]
         if len(matches) != 1:
             break
         chosen += matches
-    return chosen
+    return chosen if len(set(chosen)) == len(chosen) else []
 
 
 def report(nvml: Any = pynvml) -> dict[str, Any]:
     """Report of the driver, the visible GPUs and the reason why GPUs of the machine cannot be used. `nvml` is the
     module pynvml, or a replacement for it in tests."""
     setting = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if unsupported_hardware.hides_all(setting):
+        return _report_without_gpus(nvml)
     try:
         nvml.nvmlInit()
     except nvml.NVMLError as error:
         if error.value in _NO_GPU:
-            return {
-                "driver": None,
-                "devices": [],
-                "rejection": unsupported_hardware.machine(setting, f"NVML says: {error}"),
-            }
-        raise
+            rejection = unsupported_hardware.machine(f"NVML says: {error}")
+        elif (remedy := unsupported_hardware.driver_remedy(str(error))) is not None:
+            rejection = f"NVML says: {error} That is, {remedy}. {unsupported_hardware.REMEDY}"
+        else:
+            raise
+        return {"driver": None, "devices": [], "rejection": rejection}
     handles = _permitted(nvml)
     uuids = [nvml.nvmlDeviceGetUUID(handle) for handle in handles]
     chosen = visible(uuids, setting)
     sliced = [uuids[index] for index in chosen if _is_sliced(handles[index], nvml)]
+    without_memory = [
+        nvml.nvmlDeviceGetName(handles[index]) for index in chosen if not _has_memory(handles[index], nvml)
+    ]
+    if without_memory:
+        return {"driver": None, "devices": [], "rejection": unsupported_hardware.shared_memory(without_memory)}
     return {
         "driver": nvml.nvmlSystemGetDriverVersion(),
         "devices": [_device(handles[index], uuids[index], nvml) | {"index": index} for index in chosen],
@@ -78,11 +85,20 @@ def report(nvml: Any = pynvml) -> dict[str, Any]:
     }
 
 
+def _report_without_gpus(nvml: Any) -> dict[str, Any]:
+    """Report where CUDA_VISIBLE_DEVICES hides every GPU. No GPU and no driver need work then."""
+    driver = None
+    with contextlib.suppress(nvml.NVMLError):
+        nvml.nvmlInit()
+        driver = nvml.nvmlSystemGetDriverVersion()
+    return {"driver": driver, "devices": [], "rejection": None}
+
+
 def _rejection(setting: str | None, count: int, permitted: int) -> str | None:
     """Reason why the worker uses none of the machine's `count` GPUs, of which this process may use `permitted`. None if
-    the worker is set to use no GPU."""
+    the machine has no GPU."""
     if count > 0 and permitted == 0:
-        return unsupported_hardware.permission(setting, count)
+        return unsupported_hardware.permission(count)
     return unsupported_hardware.setting(setting, permitted)
 
 
@@ -104,6 +120,17 @@ def _is_sliced(handle: Any, nvml: Any) -> bool:
     """Whether the GPU is in MIG mode, in which CUDA can use only one slice of the GPU."""
     mode = _query(lambda: nvml.nvmlDeviceGetMigMode(handle)[0], nvml)
     return bool(mode == pynvml.NVML_DEVICE_MIG_ENABLE)
+
+
+def _has_memory(handle: Any, nvml: Any) -> bool:
+    """Whether the GPU has memory of its own. NVML supports no query of the memory of a GB10 (DGX Spark)."""
+    try:
+        _usable_bytes(handle, nvml)
+    except nvml.NVMLError as error:
+        if error.value != pynvml.NVML_ERROR_NOT_SUPPORTED:
+            raise
+        return False
+    return True
 
 
 def _device(handle: Any, uuid: str, nvml: Any) -> dict[str, Any]:

@@ -84,7 +84,7 @@ class Watch:
             "processes": self._query(
                 lambda: [_process(p) for p in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)]
             ),
-            "clock_reasons": self._query(lambda: int(pynvml.nvmlDeviceGetCurrentClocksEventReasons(handle))),
+            "clock_reasons": self._query(lambda: _clock_reasons(handle)),
             "sm_clock_mhz": self._query(lambda: int(pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM))),
             "power_mw": self._query(lambda: int(pynvml.nvmlDeviceGetPowerUsage(handle))),
             "temperature_c": self._query(
@@ -107,6 +107,16 @@ class Watch:
             return call()
         except pynvml.NVMLError:
             return None
+
+
+def _clock_reasons(handle: Any) -> int:
+    try:
+        return int(pynvml.nvmlDeviceGetCurrentClocksEventReasons(handle))
+    except pynvml.NVMLError as error:
+        if error.value != pynvml.NVML_ERROR_FUNCTION_NOT_FOUND:
+            raise
+        # Drivers before 535 know it by its former name.
+        return int(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
 
 
 def _process(process: Any) -> dict[str, int | None]:

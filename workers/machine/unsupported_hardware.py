@@ -24,8 +24,8 @@ _DRIVER_REMEDIES = (
         "(`systemctl start nvidia-fabricmanager`), of the driver's version",
     ),
     (
-        r"Error 803|unsupported display driver / cuda driver combination",
-        "the driver's library and its kernel module have different versions (CUDA error 803): reboot after a driver update, "
+        r"Error 803|unsupported display driver / cuda driver combination|NVML/RM version mismatch",
+        "the driver's library and its kernel module have different versions: reboot after a driver update, "
         "and mount the host's libcuda into a container",
     ),
     (
@@ -33,19 +33,31 @@ _DRIVER_REMEDIES = (
         "a compatibility library (cuda-compat) is used on a GPU that does not support it (CUDA error 804): take it off "
         "LD_LIBRARY_PATH, or update the driver",
     ),
+    (
+        r"CUDA unknown error|No CUDA GPUs are available",
+        "NVML sees the GPUs and CUDA does not: on the host, `nvidia-modprobe -u -c=0` makes /dev/nvidia-uvm, which a container "
+        "needs as well; then look at `dmesg`",
+    ),
+    (
+        r"Found no NVIDIA driver on your system",
+        "CUDA's library (libcuda.so.1) is missing although NVML answers: in a container, NVIDIA_DRIVER_CAPABILITIES must contain "
+        "`compute`",
+    ),
 )
 """Texts that occur in error messages of torch 2.13 at its first CUDA call, each with the remedy for this error. CUDA's
 error codes are listed in `driver_types.h`."""
-_REMEDY = "To tune CPU ranks on this machine, set CUDA_VISIBLE_DEVICES=''"
+REMEDY = "To tune CPU ranks on this machine, set CUDA_VISIBLE_DEVICES=''"
 
 
-def machine(visible: str | None, reason: str, root: Path = Path("/")) -> str | None:
-    """Reason why the accelerators of a machine without NVML cannot be used. None if the machine has no accelerator, or
-    if CUDA_VISIBLE_DEVICES hides all of them on purpose."""
-    if visible is not None and visible.strip() in _NO_DEVICE:
-        return None
+def hides_all(visible: str | None) -> bool:
+    """Whether CUDA_VISIBLE_DEVICES hides every GPU on purpose; None stands for a variable that is not set."""
+    return visible is not None and visible.strip() in _NO_DEVICE
+
+
+def machine(reason: str, root: Path = Path("/")) -> str | None:
+    """Reason why the accelerators of a machine without NVML cannot be used. None if the machine has no accelerator."""
     problem = _accelerator_problem(root)
-    return None if problem is None else f"{problem}. {reason}. {_REMEDY}"
+    return None if problem is None else f"{problem}. {reason}. {REMEDY}"
 
 
 def _accelerator_problem(root: Path) -> str | None:
@@ -59,33 +71,32 @@ def _accelerator_problem(root: Path) -> str | None:
             "and put /usr/lib/wsl/lib on LD_LIBRARY_PATH"
         )
     if (devices / "nvidiactl").exists() or any(devices.glob("nvidia[0-9]*")):
-        return "this machine has an NVIDIA GPU (/dev/nvidia*) that cannot be used; look at `nvidia-smi`"
+        return (
+            "this machine has an NVIDIA GPU (/dev/nvidia*) that cannot be used; look at `nvidia-smi`. In a container, "
+            "NVIDIA_DRIVER_CAPABILITIES must contain `utility`, without which NVML is missing"
+        )
     if (devices / "kfd").exists():
         return "this machine has an AMD GPU (/dev/kfd), and ROCm is not supported (docs/contributing/gpu-status.md lists what that would take)"
     return None
 
 
-def permission(visible: str | None, count: int) -> str | None:
-    """Reason why no GPU is tuned on a machine with `count` GPUs, none of which this process may use. None if
-    CUDA_VISIBLE_DEVICES hides all of them on purpose."""
-    if visible is not None and visible.strip() in _NO_DEVICE:
-        return None
+def permission(count: int) -> str:
+    """Reason why no GPU is tuned on a machine with `count` GPUs, none of which this process may use."""
     return (
         f"this machine has {count} GPUs, none of which this process may use (NVML says: no permission); ask the scheduler "
-        f"for them, such as `--gpus-per-node={count}` of Slurm or a GPU limit of the container. {_REMEDY}"
+        f"for them, such as `--gpus-per-node={count}` of Slurm or a GPU limit of the container. {REMEDY}"
     )
 
 
 def setting(visible: str | None, count: int) -> str | None:
-    """Reason why CUDA_VISIBLE_DEVICES leaves none of the machine's `count` GPUs visible. None if there are no GPUs, or
-    if it hides all of them on purpose."""
-    if count == 0 or visible is None or visible.strip() in _NO_DEVICE:
+    """Reason why CUDA_VISIBLE_DEVICES leaves none of the machine's `count` GPUs visible. None if there are no GPUs."""
+    if count == 0 or visible is None:
         return None
     if visible.strip().startswith("MIG-"):
         return _mig_problem(f"CUDA_VISIBLE_DEVICES ({visible}) names a MIG instance")
     return (
-        f"CUDA_VISIBLE_DEVICES ({visible}) names none of the {count} GPUs that may be used here; give numbers as "
-        f"`nvidia-smi` prints them, or UUIDs. {_REMEDY}"
+        f"CUDA_VISIBLE_DEVICES ({visible}) names none of the {count} GPUs that may be used here, or one of them twice; "
+        f"give numbers as `nvidia-smi` prints them, or UUIDs. {REMEDY}"
     )
 
 
@@ -94,10 +105,20 @@ def slices(uuids: Sequence[str]) -> str | None:
     return _mig_problem(f"GPU {', '.join(uuids)} is in MIG mode") if uuids else None
 
 
+def shared_memory(names: Sequence[str]) -> str | None:
+    """Reason why GPUs whose memory NVML does not know cannot be used; None if there are none."""
+    if not names:
+        return None
+    return (
+        f"{', '.join(sorted(set(names)))} shares the host's memory, which NVML does not tell and Shardtune does not measure; "
+        f"choose other GPUs with CUDA_VISIBLE_DEVICES. {REMEDY}"
+    )
+
+
 def _mig_problem(subject: str) -> str:
     return (
         f"{subject}, which Shardtune does not support: NVML tells memory, clocks and processes of whole GPUs. Turn MIG off "
-        f"(`nvidia-smi -mig 0`), or choose other GPUs with CUDA_VISIBLE_DEVICES. {_REMEDY}"
+        f"(`nvidia-smi -mig 0`), or choose other GPUs with CUDA_VISIBLE_DEVICES. {REMEDY}"
     )
 
 

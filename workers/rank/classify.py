@@ -3,6 +3,8 @@
 Text decides only where torch has no type for a CUDA library's status: a status is a name that does not change with wording.
 """
 
+import re
+import shutil
 import traceback
 from collections.abc import Iterator
 from types import TracebackType
@@ -13,6 +15,7 @@ import torch.distributed as dist
 from deepspeed.runtime.config import DeepSpeedConfigError
 from deepspeed.runtime.zero.utils import ZeRORuntimeException
 
+from shardtune.api_schemas.base import GIB
 from shardtune.api_schemas.formatting import memory
 from shardtune.api_schemas.trials.failures import Failure, FailureKind
 from shardtune.workers import adapter, disk_errors
@@ -53,6 +56,10 @@ _NCCL_EXHAUSTED = "'out of memory'"
 """Text of the CUDA runtime in NCCL's last error, such as `Cuda failure 2 'out of memory'`, which torch adds to its own
 message if NCCL has one."""
 
+_SHARED_MEMORY = "/dev/shm"  # nosec B108 # Its size is read, and NCCL's errors name it: no file is made.
+_NCCL_SHARED_MEMORY = f"{_SHARED_MEMORY}/nccl-"
+"""Beginning of the names of NCCL's files in shared memory. NCCL's last error names one if it could not be made."""
+
 _LIBRARY_EXHAUSTED = (
     "CUBLAS_STATUS_ALLOC_FAILED",
     "CUDNN_STATUS_ALLOC_FAILED",
@@ -74,6 +81,18 @@ memory: the thread of the backward pass starts cuBLAS when activations already f
 _RECOMPILE_LIMIT = (
     "compile (true) reached Dynamo's limit of recompilations of one function, after which further blocks would run "
     "uncompiled; set compile to false. TORCH_LOGS=recompiles in the worker's environment names the guards that failed"
+)
+
+_COMPILER_FAILED = re.compile(
+    r"Failed to find C compiler|No working C\+\+ compiler found|Python\.h: No such file|"
+    r"Command '\[.*'-shared'.* returned non-zero exit status",
+    re.DOTALL,
+)
+"""Messages of a host that cannot build what `compile` needs. Triton builds a C module with Python's headers for every
+kind of GPU (3.6, `runtime/build.py`), and torch names its command only; for processors torch builds each kernel in C++."""
+_COMPILER_REMEDY = (
+    "compile (true) needs gcc, g++ and the headers of this Python, and what it built with them failed; install them "
+    "(`python3-dev` or `python3-devel`), or set compile to false. The compiler's words are in the log of the rank"
 )
 
 _UNUSED_PARAMETERS = "Expected to have finished reduction in the prior iteration"
@@ -99,6 +118,10 @@ def failure_of(error: BaseException, phase: Phase, rank: int, device: Device | N
         text = _UNUSED_PARAMETERS_TEXT
     elif (lack := private_names.explanation(error)) is not None:
         text = lack
+    elif any(_is_of_shared_memory(link) for link in _chain(error)):
+        text = f"{_shared_memory_remedy()}. {error}"
+    elif kind is FailureKind.CRASH and any(_COMPILER_FAILED.search(str(link)) for link in _chain(error)):
+        text = f"{_COMPILER_REMEDY}. {type(error).__name__}: {error}"
     else:
         text = f"{type(error).__name__}: {error}" if kind is FailureKind.CRASH else str(error) or type(error).__name__
     return Failure(
@@ -116,6 +139,9 @@ def _kind(error: BaseException, phase: Phase, device: Device | None) -> FailureK
     if isinstance(error, NumericsError):
         return FailureKind.NUMERICS
     if isinstance(error, SetupError) or private_names.explanation(error) is not None:
+        return FailureKind.SETUP
+    # Before device memory: NCCL's other errors on a full device are taken for a lack of it.
+    if any(_is_of_shared_memory(link) for link in _chain(error)):
         return FailureKind.SETUP
     if any(_is_out_of_memory(link, device) for link in _chain(error)):
         return FailureKind.OOM
@@ -143,6 +169,19 @@ def _is_of_unused_parameters(error: BaseException) -> bool:
     """Whether an exception of DistributedDataParallel says that some parameters got no gradient in the previous
     step."""
     return type(error) is RuntimeError and str(error).startswith(_UNUSED_PARAMETERS)
+
+
+def _is_of_shared_memory(error: BaseException) -> bool:
+    """Whether NCCL could not make a file in shared memory. Containers of Docker have 64 MiB, which eight GPUs exceed."""
+    return isinstance(error, dist.DistBackendError) and _NCCL_SHARED_MEMORY in str(error)
+
+
+def _shared_memory_remedy() -> str:
+    try:
+        room = f"{memory(shutil.disk_usage(_SHARED_MEMORY).total / GIB)} large"
+    except OSError:
+        room = "missing"
+    return f"NCCL could not use {_SHARED_MEMORY}, which is {room}: start the container with --shm-size=1g or --ipc=host"
 
 
 def _is_rejection(error: BaseException) -> bool:

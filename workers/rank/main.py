@@ -24,7 +24,7 @@ from shardtune.workers.rank.measure.moments import MomentRecorder
 from shardtune.workers.rank.model import context
 from shardtune.workers.rank.model.quantization.check import FrozenWeights
 from shardtune.workers.rank.own_code import summary as own_code
-from shardtune.workers.rank.process import cpu_adam, deadline, environment
+from shardtune.workers.rank.process import cpu_adam, cpu_time, deadline, environment
 from shardtune.workers.rank.rank_context import MakeDevice, RankContext
 from shardtune.workers.rank.rehearsal import parts as rehearsal_parts
 from shardtune.workers.rank.strategies.base import Trainer, TrainingSetup
@@ -217,7 +217,7 @@ def _report(place: RankContext, loop: Loop, meter: memory.MemoryMeter, wrap_time
         memory=meter.result(),
         warmup_steps=loop.warmup_steps,
         warmup_step_times_s=tuple(outcome.warmup_step_times_s),
-        cpu_s=time.process_time(),
+        cpu_s=cpu_time.spent_s(),
         is_steady=outcome.is_steady,
         is_pruned=outcome.is_pruned,
         window_step_times_s=tuple(outcome.window_step_times_s),

@@ -36,7 +36,7 @@ T4 = {name: value for name, value in H100.items() if name not in ("ecc", "remapp
     "total": 16106127360,
     "capability": "7,5",
 }
-NO_PERMISSION, GPU_IS_LOST = 4, 15
+NO_PERMISSION, GPU_IS_LOST, VERSION_MISMATCH = 4, 15, 18
 
 Answers = dict[str, object]
 

@@ -1,7 +1,6 @@
 """Trace on one rank: train until steps are warm, then run a few steps under torch's profiler, into one file per rank."""
 
 import math
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +18,7 @@ from shardtune.api_schemas.trials.rank_reports import RankReport
 from shardtune.workers.rank import mesh
 from shardtune.workers.rank.device import clock
 from shardtune.workers.rank.measure.moments import MomentRecorder
+from shardtune.workers.rank.process import cpu_time
 from shardtune.workers.rank.rank_context import RankContext
 from shardtune.workers.rank.strategies.base import Trainer
 from shardtune.workers.rank.training.resume_check import RankTraining
@@ -89,7 +89,7 @@ def run(
         window_step_times_s=tuple(loop.outcome.window_step_times_s),
         losses=tuple(loop.outcome.losses),
         skipped_steps=loop.skipped.count,
-        cpu_s=time.process_time(),
+        cpu_s=cpu_time.spent_s(),
         versions=library_versions(),
     )
 

@@ -91,6 +91,22 @@ def test_the_error_of_a_gpu_that_fell_off_the_bus_is_recorded_though_it_tells_no
     assert devices == {"GPU-0": [], "GPU-1": [79]}
 
 
+def test_throttling_is_seen_with_a_driver_that_knows_its_query_by_the_former_name(monkeypatch):
+    def missing(_):
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
+
+    def lost(_):
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST)
+
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByUUID", lambda uuid: uuid)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetMemoryInfo", lambda _: SimpleNamespace(used=GIB))
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetCurrentClocksThrottleReasons", lambda _: THERMAL)
+    for query, reasons in ((missing, THERMAL), (lost, None)):
+        monkeypatch.setattr(pynvml, "nvmlDeviceGetCurrentClocksEventReasons", query)
+        (device,) = next(nvml_watch.Watch(["GPU-1"]).observations())["devices"]
+        assert device["clock_reasons"] == reasons
+
+
 @pytest.mark.parametrize("xid", [13, 31, 43, 45])
 def test_what_a_faulty_program_raises_does_not_break_the_device(xid):
     assert broken_devices(GpuObservation(at_s=0, devices=[DeviceObservation(uuid="GPU-1", xids=[xid])])) == []

@@ -12,7 +12,7 @@ from shardtune.workers.machine.device_health import GpuObservation
 from shardtune.workers.machine.device_watch import DevicesUnfit, DeviceWatch
 from shardtune.workers.machine.inventory import DetectedGpu, DetectionFailed, Gpus, Libraries, find_gpus, inventory
 from shardtune.workers.machine.nvml import create_uvm_device
-from tests.support.nvml.fake_driver import H100, NO_PERMISSION, T4, FakeDriver
+from tests.support.nvml.fake_driver import GPU_IS_LOST, H100, NO_PERMISSION, T4, VERSION_MISMATCH, FakeDriver
 
 RANK_SIDE = """
 import json, os, sys
@@ -166,18 +166,48 @@ def test_a_setting_that_names_no_gpu_is_rejected_and_none_is_meant_by_none(
 def test_an_accelerator_without_nvml_is_named_and_not_replaced_by_cpu_ranks(
     tmp_path: Path, there: str, words: str
 ) -> None:
-    assert unsupported_hardware.machine(None, "NVML says: Not Found", tmp_path) is None
+    assert unsupported_hardware.machine("NVML says: Not Found", tmp_path) is None
     (tmp_path / there).parent.mkdir()
     (tmp_path / there).touch()
-    rejection = unsupported_hardware.machine(None, "NVML says: Insufficient Permissions", tmp_path)
+    rejection = unsupported_hardware.machine("NVML says: Insufficient Permissions", tmp_path)
     assert rejection is not None and words in rejection and "CUDA_VISIBLE_DEVICES=''" in rejection
-    assert unsupported_hardware.machine("", "NVML says: Not Found", tmp_path) is None
+    if there == "dev/nvidia0":
+        assert "NVIDIA_DRIVER_CAPABILITIES must contain `utility`" in rejection
+
+
+def test_a_gpu_that_shares_the_host_s_memory_is_named_and_rejected(driver: FakeDriver) -> None:
+    driver.says({"name": "NVIDIA GB10", "capability": "12,1", "reasons": 0})
+    with pytest.raises(DetectionFailed, match=r"^NVIDIA GB10 shares the host's memory.*CUDA_VISIBLE_DEVICES=''"):
+        find_gpus()
 
 
 def test_a_driver_that_fails_is_told_and_not_taken_for_a_machine_without_gpus(driver: FakeDriver) -> None:
     driver.says(H100, error=999)
     with pytest.raises(DetectionFailed, match="Unknown Error"):
         find_gpus()
+    driver.says(H100, error=VERSION_MISMATCH)
+    with pytest.raises(DetectionFailed, match=r"NVML/RM version mismatch.*reboot after a driver update.*CPU ranks"):
+        find_gpus()
+
+
+def test_cpu_ranks_that_are_asked_for_need_no_driver_and_no_gpu_that_works(
+    driver: FakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert find_gpus() == Gpus(driver="570.124.06", devices=())
+    for error in (VERSION_MISMATCH, 999):
+        driver.says(H100, error=error)
+        assert find_gpus() == Gpus(driver=None, devices=())
+    driver.says(H100, H100 | {"error": GPU_IS_LOST})
+    assert find_gpus().devices == ()
+
+
+def test_a_gpu_that_is_named_twice_hides_all_as_in_cuda(driver: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    for twice in ("0,0", "1,GPU-1"):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", twice)
+        with pytest.raises(DetectionFailed, match="or one of them twice"):
+            find_gpus()
+    assert driver.python("-c", COUNT, CUDA_VISIBLE_DEVICES="0,0").stdout.strip() == "0"
 
 
 def test_deepspeed_leaves_nvml_alone_so_that_uuids_and_forks_work(driver: FakeDriver) -> None:
@@ -233,6 +263,9 @@ def test_the_watch_reads_clock_power_and_temperature_and_null_where_a_gpu_tells_
         ),
         ("Error 803: system has unsupported display driver / cuda driver combination", "reboot"),
         ("Error 804: forward compatibility was attempted on non supported HW", "cuda-compat"),
+        ("RuntimeError: CUDA unknown error - this may be due to an incorrectly set up environment", "nvidia-uvm"),
+        ("RuntimeError: No CUDA GPUs are available", "nvidia-uvm"),
+        ("RuntimeError: Found no NVIDIA driver on your system. Please check that you have an NVIDIA GPU", "`compute`"),
         ("torch.AcceleratorError: CUDA error: no kernel image is available for execution on the device", "older CUDA"),
         ("ModuleNotFoundError: No module named 'deepspeed'", None),
     ],

@@ -129,6 +129,17 @@ def test_an_added_pair_that_is_disturbed_too_leaves_the_machine_too_busy(quick_c
     assert (result["verdict"], result["final_comparison"]["pairs"]) == ("too_busy", 9)
 
 
+def test_a_burst_in_an_extension_is_repeated_although_the_load_was_steady_before(quick_client):
+    worker, study = studied(quick_client, beside(lambda: 1.0))
+    loads = iter([1.0])
+    worker.behave = beside(lambda: next(loads, 0.0))
+    quick_client.post(f"/v1/studies/{study['study_id']}:extend", json={"add_pairs": 1}).raise_for_status()
+    worker.work(400)
+    result = quick_client.get(f"/v1/studies/{study['study_id']}").json()["result"]
+    compared = result["final_comparison"]
+    assert (result["verdict"], compared["pairs"], compared["uneven_pairs"]) == ("confirmed", 8, 0)
+
+
 def test_pairs_that_are_added_while_others_run_are_run_too(quick_client):
     worker, study = studied(quick_client, beside(lambda: 1.0))
     for pairs in (1, 2):

@@ -67,7 +67,7 @@ def next_step(study: Study, recommended: Recommended | None, fresh: StudyFreshne
         text = f"Measure it again: hardware or software has changed since ({fresh.changes or 'see the reasons'})."
         return NextStep(text, "Run again", action=f"{link}/rerun", fields=_wait(study.result))
     if is_open(study.result):
-        return _open_verdict(study, study.result, link)
+        return _open_verdict(study, study.result, link, now)
     return _decided(study, study.result, link, now)
 
 
@@ -140,10 +140,13 @@ def new_study_link(study: Study) -> str:
     return f"/new?{urlencode(chosen | fields)}"
 
 
-def _open_verdict(study: Study, result: StudyResult, link: str) -> NextStep:
-    # A cancelled study cannot be extended.
-    more = more_pairs(study, result) if study.state is not StudyState.CANCELLED else None
+def _open_verdict(study: Study, result: StudyResult, link: str, now: datetime) -> NextStep:
+    more = more_pairs(study, result)
     wait = (("wait_minutes", str(QUIET_WAIT_MINUTES)),)
+    if more is None and study.state is StudyState.FAILED and extension.why_no_trials(study, _MORE_TRIALS, now) is None:
+        text = f"Remove the cause of the failure ({study.reason}), then let the search run {_MORE_TRIALS} more trials."
+        waits = f" Their runs wait up to {QUIET_WAIT_MINUTES} minutes in all for quiet." if _wait(result) else ""
+        return _more_trials(study, f"{text} A new comparison follows them.{waits}", link, _wait(result))
     if more is None and study.state is StudyState.CANCELLED and result.verdict is Verdict.UNDECIDED:
         return NextStep(
             "It was cancelled before it was decided. Run it again for an answer.", "Run again", action=f"{link}/rerun"
@@ -185,6 +188,12 @@ def _decided(study: Study, result: StudyResult, link: str, now: datetime) -> Nex
     if reason is not None:
         return NextStep(f"Train on as you do today: {reason}.")
     text = f"Train on as you do today. To look further, let the search run {_MORE_TRIALS} more trials."
-    fields = (("add_trials", str(_MORE_TRIALS)),)
-    command = f"shardtune studies extend {study.study_id} --add-trials {_MORE_TRIALS}"
+    return _more_trials(study, text, link)
+
+
+def _more_trials(study: Study, text: str, link: str, wait: tuple[tuple[str, str], ...] = ()) -> NextStep:
+    """Return the next step that extends a study's search. `wait`: hidden field that makes its runs wait for a quiet
+    machine, for which the command has no option."""
+    fields = (("add_trials", str(_MORE_TRIALS)), *wait)
+    command = "" if wait else f"shardtune studies extend {study.study_id} --add-trials {_MORE_TRIALS}"
     return NextStep(text, f"Add {_MORE_TRIALS} trials", action=f"{link}/extend", fields=fields, command=command)

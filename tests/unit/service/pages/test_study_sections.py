@@ -22,6 +22,7 @@ from shardtune.service.pages.views.study_sections.next_step import NextStep, nex
 from shardtune.service.pages.views.study_sections.no_answer import no_answer
 from shardtune.service.pages.views.study_sections.recommendation_box import recommendation_box
 from shardtune.service.pages.views.study_sections.request_notes import request_notes
+from shardtune.service.wording.more_pairs import more_pairs
 from tests.support.values.synthetic_studies import contender_of, study_of
 
 OWN = contender_of(TrialConfig(strategy=DdpConfig()))
@@ -159,6 +160,7 @@ def test_a_cancelled_study_is_run_again_and_not_extended(answer: StudyResult) ->
     assert step_of(answered(answer)).action.endswith("/extend")
     step = step_of(answered(answer, state=StudyState.CANCELLED))
     assert step.action == "/studies/study-1/rerun" and not step.command
+    assert more_pairs(answered(answer, state=StudyState.CANCELLED), answer) is None, "nor does `tune` advise more pairs"
 
 
 @pytest.mark.parametrize(
@@ -226,6 +228,10 @@ def test_own_code_is_told_where_its_settings_are() -> None:
 
 def test_no_pairs_are_offered_for_an_answer_whose_comparison_a_failed_extension_has_left() -> None:
     left = answered(UNDECIDED, state=StudyState.FAILED, final_comparison=1)
-    assert step_of(left).action.endswith("/rerun")
+    step = step_of(left.model_copy(update={"reason": "the search failed with OSError: disk"}))
+    assert "Remove the cause of the failure (the search failed with OSError: disk)" in step.text
+    assert (step.action, step.fields) == ("/studies/study-1/extend", (("add_trials", "10"),))
+    used_up = left.model_copy(update={"spec": left.spec.model_copy(update={"budget": Budget(max_wall_seconds=1)})})
+    assert step_of(used_up, hours=2).action.endswith("/rerun")
     in_it = answered(UNDECIDED, state=StudyState.FAILED, final_comparison=0)
     assert step_of(in_it).action.endswith("/extend")

@@ -181,6 +181,13 @@ def test_trials_are_not_offered_where_the_search_would_not_go_on(budget: Budget,
     assert step_of(raised).fields == (("add_trials", "10"),)
 
 
+def test_pairs_that_whole_steps_contradict_are_run_again_with_whole_steps() -> None:
+    off = OpenVerdict(pairs=7, won_pairs=7, more_pairs=None, is_extension_off=True)
+    step = step_of(answered(result(Verdict.UNDECIDED, candidate=FASTER, undecided=off)))
+    assert step.fields == (("whole_steps", "true"),) and "quiet" not in step.text
+    assert "budget.short_steps false" in step.text and step.action.endswith("/rerun")
+
+
 def test_an_open_verdict_on_changed_software_is_measured_again_and_still_waits_for_quiet() -> None:
     undecided, busy = step_of(answered(UNDECIDED), fresh=STALE), step_of(answered(TOO_BUSY), fresh=STALE)
     assert undecided.action == busy.action == "/studies/study-1/rerun" and "torch 2.12 to 2.13" in busy.text

@@ -15,7 +15,7 @@ from shardtune.api_schemas.studies.study import Study
 from shardtune.api_schemas.studies.study_request import StudySpec
 from shardtune.api_schemas.studies.study_result import Contender, FinalComparison, Speedup, StudyResult, Verdict
 from shardtune.api_schemas.studies.study_state import StudyPhase, StudyState
-from shardtune.api_schemas.studies.verdicts import AgainstDefault, OpenVerdict
+from shardtune.api_schemas.studies.verdicts import AgainstDefault, OpenVerdict, WholeStepCheck
 from shardtune.api_schemas.training.models import preset
 from shardtune.api_schemas.training.workload import Workload
 from shardtune.api_schemas.trials.failures import Failure, FailureKind
@@ -152,6 +152,23 @@ def test_the_page_to_share_has_verdict_configurations_changes_and_reasons() -> N
     for words in ("# ", "**not faster", "| recommended | ", "| fastest candidate | ", "## Changes: DDP", "## Reasons"):
         assert words in text
     assert "Changes" not in page.as_markdown(study(), UNBEATEN, (), None)
+
+
+def test_the_page_to_share_says_which_speeds_it_lists() -> None:
+    whole = WholeStepCheck(
+        trial_number=0,
+        accumulations=(2, 4),
+        micro_batches=32,
+        step_time_s=1.0,
+        extended_step_time_s=1.0,
+        extension_error=0.0,
+        is_confirmed=True,
+    )
+    checked = UNBEATEN.model_copy(update={"whole_steps": (whole,)})
+    shown = page.as_markdown(study(), checked, (), None)
+    assert "| tokens/s/GPU |" in shown and "baseline 942 tokens/s/GPU in the run that timed whole steps" in shown
+    assert "candidate 950 tokens/s/GPU in " in shown and "speeds, which" in shown
+    assert "| tokens/s/GPU, median of all runs |" in page.as_markdown(study(), UNBEATEN, (), None)
 
 
 def test_the_picture_to_share_is_a_drawing_that_loads_nothing_and_runs_nothing() -> None:

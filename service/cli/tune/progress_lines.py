@@ -87,7 +87,7 @@ class LineView:
                 self._disturbed.add((run.run_id, attempt.attempt))
                 name = f"{study_words.run_name(run.purpose)} of trial {trial.number}, attempt {attempt.attempt}"
                 cause = f" ({attempt.failure_message})" if attempt.failure_message else ""
-                self._write(f"disturbed by other programs, does not count: {name}{cause}")
+                self._write(f"disturbed, does not count: {name}{cause}")
 
     def _print_waits(self, trials: Sequence[Trial]) -> None:
         """Print which programs a run waits for until its machine is quiet. The line is printed when the run begins to

@@ -291,7 +291,7 @@ def test_a_run_that_other_programs_disturbed_is_told_once() -> None:
     for _ in range(2):
         view.show(study(phase=StudyPhase.FINAL_COMPARISON, final_comparison=1), trials, [], 5.0)
     reported = [line for line in lines if "disturbed" in line]
-    assert reported == [f"disturbed by other programs, does not count: validation run of trial 0, attempt 1 ({cause})"]
+    assert reported == [f"disturbed, does not count: validation run of trial 0, attempt 1 ({cause})"]
 
 
 def test_the_end_of_the_search_follows_the_trial_that_ended_it() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from shardtune.api_schemas.recommendations.best import EarlierVerdict
 from shardtune.api_schemas.strategies import DdpConfig, TrialConfig, ZeroConfig
 from shardtune.api_schemas.studies.budget import MOST_TRIALS, Budget
 from shardtune.api_schemas.studies.reasons import StudyReasonCode
@@ -217,6 +218,16 @@ def test_a_card_says_that_the_baseline_is_kept_only_where_it_is(best: Contender,
     study = answered(result(Verdict.NOT_FASTER, best=best, speedup=speedup))
     line = StudyLine(study, "2 CPU", "batch", best, 0.5, 4.0, FRESH, None)
     assert target_card(line, None, "EUR", study.created_at).gain.badge == badge
+
+
+@pytest.mark.parametrize("verdict", [Verdict.UNDECIDED, Verdict.TOO_BUSY, Verdict.NOT_FASTER])
+def test_a_card_of_a_renewed_answer_does_not_guess_that_the_baseline_is_kept(verdict: Verdict) -> None:
+    answer = result(Verdict.NOT_FASTER, best=FASTER)
+    study = answered(answer)
+    first = EarlierVerdict(recommendation_id="rec-0", study_id="study-0", verdict=verdict, speedup=None)
+    line = StudyLine(study, "2 CPU", "batch", FASTER, 0.5, 4.0, FRESH, recommended(answer, renewed=first))
+    gain = target_card(line, None, "EUR", study.created_at).gain
+    assert (gain.badge, gain.study_id) == ("not confirmed", "study-0")
 
 
 @pytest.mark.parametrize("answer", [UNDECIDED, TOO_BUSY], ids=["undecided", "too busy"])

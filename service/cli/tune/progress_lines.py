@@ -169,7 +169,8 @@ def _disturbed_attempts(trials: Sequence[Trial]) -> Iterator[tuple[Trial, Run, A
 
 def _disturbance_note(run: Run) -> str:
     is_disturbed = run.measurement is not None and run.measurement.disturbed is not None
-    return ", counts although disturbed by other programs" if is_disturbed else ""
+    # Not "counts": a pair under unequal load is left out, and a whole step that was disturbed decides nothing.
+    return ", not repeated although disturbed by other programs" if is_disturbed else ""
 
 
 def _time_left_note(study: Study, trials: Sequence[Trial], elapsed_s: float) -> str:

@@ -28,6 +28,7 @@ from shardtune.service.cli.tune.progress_lines import LineView
 from shardtune.service.wording import disambiguate, study_words
 from shardtune.service.wording.progress import activity_words
 from tests.support.values.synthetic_studies import with_adapter, with_muon
+from tests.support.values.tuner_inputs import measured
 
 CPU = Cluster(device="cpu", gpus_per_node=2, memory_gib=4, host_memory_gib=8)
 DDP, ZERO = TrialConfig(strategy=DdpConfig()), TrialConfig(strategy=ZeroConfig(stage=2), micro_batch=4)
@@ -292,6 +293,18 @@ def test_a_run_that_other_programs_disturbed_is_told_once() -> None:
         view.show(study(phase=StudyPhase.FINAL_COMPARISON, final_comparison=1), trials, [], 5.0)
     reported = [line for line in lines if "disturbed" in line]
     assert reported == [f"disturbed, does not count: validation run of trial 0, attempt 1 ({cause})"]
+
+
+def test_no_line_claims_that_a_disturbed_run_counts_before_its_pair_is_judged() -> None:
+    busy = measured(100.0).model_copy(update={"disturbed": "other programs kept 0.7 of 2 cores busy"})
+    run = Run(run_id="r", purpose="validation", final_comparison=1, state=TrialState.COMPLETE, measurement=busy)
+    lines: list[str] = []
+    view = LineView(lines.append)
+    view.show(study(), [], [], 1.0)
+    comparing = study(phase=StudyPhase.FINAL_COMPARISON, final_comparison=1)
+    view.show(comparing, [trial(0, TrialState.COMPLETE, runs=(run,))], [], 5.0)
+    (line,) = [line for line in lines if "disturbed" in line]
+    assert "not repeated although disturbed by other programs" in line and "counts" not in line
 
 
 def test_the_end_of_the_search_follows_the_trial_that_ended_it() -> None:

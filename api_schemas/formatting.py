@@ -24,6 +24,15 @@ def rate(tokens_per_s: float) -> str:
     return f"{tokens_per_s:,.{digits}f}" if tokens_per_s else "0"
 
 
+def speed_in_words(bytes_per_s: float) -> str:
+    """Format a speed in decimal units, as link speeds and nccl-tests do: in GB/s, or in MB/s, kB/s or B/s if it is
+    smaller."""
+    for unit, size in (("GB/s", 1e9), ("MB/s", 1e6), ("kB/s", 1e3)):
+        if bytes_per_s >= size:
+            return f"{bytes_per_s / size:.3g} {unit}"
+    return f"{bytes_per_s:.0f} B/s"
+
+
 def memory(gib: float, *beside: float) -> str:
     """Format an amount of memory in GiB with a suitable unit and significant digits: `4.05 MiB`, `29.7 MiB`, `0.35
     GiB`, `79.2 GiB`.

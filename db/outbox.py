@@ -128,7 +128,8 @@ def _events_of_study(row: StudyRow) -> Iterator[_NewEvent]:
     if inspect(row).pending:
         yield _NewEvent(0, row.id, EventType.STUDY_CREATED, {"model": row.spec.model.name})
         return
-    if _has_changed(row, "spec"):
+    # The service itself narrows the space to the backends that a user's script takes: that extends nothing.
+    if any(replaced.budget != row.spec.budget for replaced in _replaced_values(row, "spec")):
         yield _NewEvent(4, row.id, EventType.STUDY_EXTENDED, {"budget": row.spec.budget.model_dump(mode="json")})
     if _has_changed(row, "best_so_far") and row.best_so_far is not None:
         figures = _best_figures(row.best_so_far)

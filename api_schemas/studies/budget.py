@@ -33,8 +33,8 @@ class Budget(Schema):
     repeat_disturbed: float = Field(default=0.5, ge=0, le=3)
     """Limit on repeats of disturbed runs (other programs used the machine), as a fraction of the study's completed
     runs; four repeats beyond it are always allowed. After four disturbed runs in a row on one machine, only runs
-    that ended early are repeated there until a run was undisturbed. 0 means that no run is repeated. Disturbed runs that are not
-    repeated count, and may make the verdict `too_busy`."""
+    that ended early are repeated there until a run was undisturbed, or the study was extended. 0 means that no run is
+    repeated. Disturbed runs that are not repeated count, and may make the verdict `too_busy`."""
     prune: bool = True
     """Whether to end a search trial during its warm-up once it is certainly more than 10 % slower than the fastest so
     far. Neither of the two runs may have been disturbed by other programs. The trial's state is then `pruned`: its

@@ -105,6 +105,14 @@ def failure_counts(session: Session, study_id: str) -> list[tuple[str, str, int]
     return [(state.value, str(word), int(count)) for state, word, count in session.execute(query)]
 
 
+def count_disturbed_validation_runs(session: Session, study_id: str) -> int:
+    """Return the number of a study's complete validation runs that were kept although other programs disturbed them."""
+    query = select(func.count()).select_from(RunRow)
+    is_kept = (RunRow.purpose == RunPurpose.VALIDATION, RunRow.state == TrialState.COMPLETE)
+    is_disturbed = _MEASURED["disturbed"].as_string().is_not(None)
+    return session.scalar(query.where(RunRow.study_id == study_id, *is_kept, is_disturbed)) or 0
+
+
 def _points(study_id: str, criteria: TrialFilter) -> Select[Any]:
     return (
         select(

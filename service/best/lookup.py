@@ -62,9 +62,16 @@ def reject_too_busy(best_config: BestConfig, lowest: ConfidenceLevel) -> BestCon
         return best_config
     raise Conflict(
         "too_busy",
-        f"study {best_config.study_id} of this tuning target could not answer, because its machine was too busy; extend the "
-        "study on a quiet machine (add_pairs, wait_for_quiet_s), or accept its recommendation with lowest_confidence=low",
+        f"study {best_config.study_id} of this tuning target could not answer, because its machine was too busy; "
+        f"{_remedy(best_config)}, or accept its recommendation with lowest_confidence=low",
     )
+
+
+def _remedy(best_config: BestConfig) -> str:
+    # Where the search was disturbed, more pairs of the candidates that it chose decide nothing.
+    if best_config.too_busy is not None and best_config.too_busy.rests_on == "search":
+        return "run the study again on a quiet machine (:clone, wait_for_quiet_s)"
+    return "extend the study on a quiet machine (add_pairs, wait_for_quiet_s)"
 
 
 def find_by_target(

@@ -2,15 +2,17 @@
 
 from sqlalchemy.orm import Session
 
+from shardtune.api_schemas.notifications.events import EventType
 from shardtune.api_schemas.trials.failures import Failure, FailureKind
 from shardtune.api_schemas.trials.measurements import Measurement
 from shardtune.api_schemas.trials.trial import AttemptEnd, TrialState
-from shardtune.db.queries import fingerprints, leases
+from shardtune.db.queries import events, fingerprints, leases
 from shardtune.service.lifecycle.locked_run import LockedRun
 from shardtune.tuner.verdict import disturbance
 
 _JUDGED = (TrialState.COMPLETE, TrialState.PRUNED)
 """States of runs whose measurement was checked for disturbances by other programs."""
+_EXTENDED = (EventType.STUDY_EXTENDED,)
 
 
 def judge(session: Session, locked_run: LockedRun, measurement: Measurement) -> Measurement | Failure:
@@ -51,7 +53,8 @@ def judge(session: Session, locked_run: LockedRun, measurement: Measurement) -> 
 
 
 def _discarded_in_a_row(session: Session, locked_run: LockedRun) -> int:
-    """Number of the study's runs that were discarded on the run's worker since the last undisturbed run there."""
+    """Number of the study's runs that were discarded on the run's worker since the last undisturbed run there, or since
+    the study was extended if that is later."""
     worker = locked_run.run.worker_id
     undisturbed = [
         run.finished_at
@@ -61,7 +64,9 @@ def _discarded_in_a_row(session: Session, locked_run: LockedRun) -> int:
         if run.worker_id == worker and run.state in _JUDGED
         if run.finished_at and run.measurement and run.measurement.disturbed is None
     ]
-    last = max(undisturbed, default=None)
+    # Who extends a study may have ended the load, so what was steady before says nothing of the runs that follow.
+    extended = [event.created_at for event in events.newest(session, locked_run.study.id, _EXTENDED, 1)]
+    last = max((*undisturbed, *extended), default=None)
     return leases.count_attempts_by_end(session, locked_run.study.id, AttemptEnd.DISTURBED, worker, last)
 
 

@@ -114,8 +114,8 @@ def estimate(
             "an estimate from the budget and predicted step times, not a measurement: "
             f"{_START_S[cluster.device]:.0f} s to start and end a run, {_COMPILE_S.low:.0f} to {_COMPILE_S.high:.0f} s more "
             "where it compiles; numbers of runs are those of simulated studies unless the budget sets them; "
-            "rejected, pruned and repeated runs, the start of the worker, and the build of DeepSpeed's CPU Adam before the first trial that "
-            "offloads its optimizer are not foreseen"
+            "rejected, pruned and repeated runs, waits for a quiet machine, the resume check, the start of the worker, and the "
+            "build of DeepSpeed's CPU Adam before the first trial that offloads its optimizer are not foreseen"
             + ("; considered recipes are taken to be as fast as the stated one" if considered.recipes else "")
         ),
     )

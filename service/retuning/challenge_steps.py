@@ -171,7 +171,7 @@ class _Step:
         # The challenge has shown a faster configuration already, so a search that finds nothing takes nothing away.
         elif not incumbent_is_infeasible:
             is_too_busy = result is not None and result.verdict is Verdict.TOO_BUSY
-            found = "its machine was too busy" if is_too_busy else "the search found nothing faster"
+            found = "its machine was too busy" if is_too_busy else "the search confirmed nothing faster"
             reason = self.study.reason if result is None else found
             self._replace_incumbent(self.challenge, f"by the challenge; {reason}")
         else:

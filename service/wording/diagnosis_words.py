@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from shardtune.api_schemas.formatting import speed_in_words
 from shardtune.api_schemas.trials.diagnosis import (
     PART_NAMES,
     CollectiveFigures,
@@ -150,15 +151,6 @@ def bytes_in_words(count: float) -> str:
         if count >= size:
             return f"{count / size:.1f} {unit}"
     return f"{count:.0f} B"
-
-
-def speed_in_words(bytes_per_s: float) -> str:
-    """Format a speed in decimal units, as link speeds and nccl-tests do: in GB/s, or in MB/s, kB/s or B/s if it is
-    smaller."""
-    for unit, size in (("GB/s", 1e9), ("MB/s", 1e6), ("kB/s", 1e3)):
-        if bytes_per_s >= size:
-            return f"{bytes_per_s / size:.3g} {unit}"
-    return f"{bytes_per_s:.0f} B/s"
 
 
 def collective_in_words(collective: CollectiveFigures) -> str:

@@ -24,7 +24,8 @@ _ORIGINS = {
 }
 _SYSTEM_ORIGINS = {"baseline": "the current recommendation"}
 _ENDS = {
-    AttemptEnd.DISTURBED: "discarded, because other programs disturbed it; it runs again",
+    # The cause follows: other programs, or a GPU whose clocks were lowered.
+    AttemptEnd.DISTURBED: "discarded, because it was disturbed; it runs again",
     AttemptEnd.RELEASED: "returned by its worker; it runs again",
     AttemptEnd.WORKER_LOST: "lost with its worker; it runs again",
     AttemptEnd.CANCELLED: "cancelled",

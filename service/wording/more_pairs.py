@@ -28,6 +28,9 @@ class MorePairs:
 def more_pairs(study: Study, result: StudyResult) -> MorePairs | None:
     """Return the additional paired runs that should decide a verdict; None if the verdict is decided, or more pairs
     would not help."""
+    if study.state is StudyState.CANCELLED:
+        # An extended study that was cancelled keeps its earlier answer, but cannot be extended again.
+        return None
     compared = result.final_comparison
     if study.state is StudyState.FAILED and compared is not None and compared.number != study.final_comparison:
         # Extended by trials, it left the comparison of this answer, and then failed: pairs cannot go on with it.

@@ -26,7 +26,7 @@ FREE_REPEATS = 4
 fraction of the runs that count."""
 MAX_DISCARDED_IN_A_ROW = 4
 """Number of disturbed runs in a row that a study discards on one machine. After that many the load is steady, and a repeat
-would meet it again: no run is repeated there until one was undisturbed."""
+would meet it again: no run is repeated there until one was undisturbed, or the study was extended."""
 
 
 def reason(measured: Measurement, cluster: Cluster, cores_of: Callable[[], int | None]) -> str | None:
@@ -92,7 +92,7 @@ def may_repeat(
 
     `repeat_fraction` is `budget.repeat_disturbed`; the next three arguments are numbers of repeats of the run and of
     the study so far, and of the study's complete runs. `discarded_in_a_row`: number of the study's runs that were
-    discarded on this machine since its last undisturbed one.
+    discarded on this machine since its last undisturbed one, or since the study was extended.
     """
     return (
         repeat_fraction > 0

@@ -43,8 +43,8 @@ def best(
 ) -> None:
     """Print the recommended configuration of a finished study."""
     if form == "png":
-        # A PNG needs a font renderer, such as Pillow, which nothing else here needs.
-        raise InputError("--format (png) is not written; give svg, which browsers show and save as PNG")
+        # A PNG needs a font renderer, such as Pillow, which nothing else here needs. Browsers save SVG as SVG only.
+        raise InputError("--format (png) is not written; give svg, which browsers show, or markdown")
     if form not in _FORMATS:
         raise InputError(f"--format ({form}) must be {', '.join(_FORMATS[:-1])} or {_FORMATS[-1]}")
     if as_json and form in _TO_SHARE:

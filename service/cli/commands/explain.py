@@ -8,6 +8,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from shardtune.api_schemas.formatting import speed_in_words
 from shardtune.api_schemas.trials.diagnosis import PART_NAMES, CollectiveFigures, Diagnosis, StepParts
 from shardtune.service.cli.errors import InputError
 from shardtune.service.cli.lazy_module import LazyModule
@@ -22,7 +23,6 @@ from shardtune.service.wording.diagnosis_words import (
     fraction_of_step,
     memory_in_words,
     profiling_cost,
-    speed_in_words,
     summary_sentences,
 )
 

@@ -109,6 +109,10 @@ def next_command(study: Study, result: StudyResult, options: TuneOptions) -> str
     if more is None:
         # `explain --try` runs studies from a temporary file: only that command can run one again.
         command = options.from_the_start() if options.study_id is None else "the same command"
+        if result.undecided.is_extension_off:
+            return (
+                f'run it again with "short_steps": false in the budget, so that each run times whole steps: {command}'
+            )
         return f"run it again while nothing else uses this machine, so that pairs vary less: {command}"
     command = options.again("--add-pairs", str(more.pairs))
     return command if more.pairs == more.needed else f"{command} (ends as soon as the pairs decide)"

@@ -87,7 +87,7 @@ class LineView:
                 self._disturbed.add((run.run_id, attempt.attempt))
                 name = f"{study_words.run_name(run.purpose)} of trial {trial.number}, attempt {attempt.attempt}"
                 cause = f" ({attempt.failure_message})" if attempt.failure_message else ""
-                self._write(f"disturbed by other programs, does not count: {name}{cause}")
+                self._write(f"disturbed, does not count: {name}{cause}")
 
     def _print_waits(self, trials: Sequence[Trial]) -> None:
         """Print which programs a run waits for until its machine is quiet. The line is printed when the run begins to
@@ -169,7 +169,8 @@ def _disturbed_attempts(trials: Sequence[Trial]) -> Iterator[tuple[Trial, Run, A
 
 def _disturbance_note(run: Run) -> str:
     is_disturbed = run.measurement is not None and run.measurement.disturbed is not None
-    return ", counts although disturbed by other programs" if is_disturbed else ""
+    # Not "counts": a pair under unequal load is left out, and a whole step that was disturbed decides nothing.
+    return ", not repeated although disturbed by other programs" if is_disturbed else ""
 
 
 def _time_left_note(study: Study, trials: Sequence[Trial], elapsed_s: float) -> str:

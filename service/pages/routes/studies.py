@@ -96,13 +96,20 @@ def show_study(
 
 
 @router.post("/{study_id}/rerun", dependencies=[CsrfChecked, requires(Action.CLONE_STUDY)])
-def rerun(context: ContextDep, study_id: str, wait_minutes: WaitMinutes = None) -> Response:
+def rerun(
+    context: ContextDep,
+    study_id: str,
+    wait_minutes: WaitMinutes = None,
+    whole_steps: Annotated[bool, Form()] = False,
+) -> Response:
     """Create a new study with the specification of a given one and in its project, to measure on the current hardware
-    and software."""
+    and software. With `whole_steps` no run times short steps."""
     study = rules.read_study(context, study_id)
     spec = study.spec
     if wait_minutes is not None:
         spec = spec.model_copy(update={"wait_for_quiet_s": max(spec.wait_for_quiet_s or 0.0, 60.0 * wait_minutes)})
+    if whole_steps:
+        spec = spec.model_copy(update={"budget": spec.budget.model_copy(update={"short_steps": False})})
     again = rules.create_study(context, spec, project_id=study.project_id)
     return see_other(f"/studies/{again.study_id}")
 

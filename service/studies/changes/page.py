@@ -75,8 +75,9 @@ def _value(value: object) -> str:
 
 def _legend(changes: Sequence[SettingChange]) -> list[str]:
     origins = {
-        "measured": "- measured: two search runs differ in this setting alone (one run each).",
-        "predicted": "- predicted: how much slower the recommended configuration should be without the change. No run tested it.",
+        "measured": "- measured: two undisturbed search runs differ in this setting alone (one run each).",
+        "predicted": "- predicted: how much slower the recommended configuration should be without the change. No "
+        "undisturbed run tested it alone.",
     }
     found = {change.origin for change in changes}
     lines = [

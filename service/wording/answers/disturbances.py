@@ -60,17 +60,20 @@ def disturbed_runs(result: StudyResult, stored: ResultRuns) -> list[Trust]:
     disturbed = sum(run.disturbed is not None for run in runs)
     comparison = result.final_comparison
     is_said = result.too_busy is not None or (comparison is not None and comparison.disturbed_runs > 0)
+    # A pair whose runs had unequal load is left out: not every run that was kept counts.
+    is_left_out = result.too_busy is not None or (comparison is not None and comparison.uneven_pairs > 0)
     both = f"{part_of(disturbed, len(runs))} the validation runs count although other programs disturbed them"
+    if comparison is not None and comparison.pairs and not comparison.disturbed_runs:
+        both = f"other programs disturbed {part_of(disturbed, len(runs))} the validation runs, none in the pairs that count"
     reasons: list[Trust] = []
     for number, of_side in sides.items():
         causes = [run.disturbed for run in of_side if run.disturbed is not None]
         if causes:
             name = f"the baseline, trial {number}," if number == result.baseline.trial_number else f"trial {number}"
             part = f"{len(causes)} of the {counted(len(of_side), 'validation run')} of {name}"
-            # Runs of a machine that was too busy to answer decide nothing.
             verb = "was" if len(causes) == 1 else "were"
             kept = "counts" if len(causes) == 1 else "count"
-            text = f"{part} {f'{verb} disturbed' if result.too_busy is not None else f'{kept} although disturbed'}"
+            text = f"{part} {f'{verb} disturbed' if is_left_out else f'{kept} although disturbed'}"
             reasons.append(Trust("warn", f"{text} (the last: {causes[-1]})", "" if is_said or reasons else both))
     return reasons
 

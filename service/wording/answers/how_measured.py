@@ -70,14 +70,19 @@ def speed_reasons(result: StudyResult, stored: ResultRuns) -> tuple[Trust, ...]:
         sides.insert(0, ("best", result.best))
     elif result.candidate is not None:
         sides.append(("candidate", result.candidate))
-    listed = "; ".join(f"{name} {_speed(side)}" for name, side in sides)
+    # The one run with whole steps replaces the speeds of short steps, unless other programs disturbed it.
+    whole = {check.trial_number for check in result.whole_steps if not check.is_disturbed}
+    listed = "; ".join(f"{name} {_speed(side, is_whole=side.trial_number in whole)}" for name, side in sides)
     # The load of a machine changes between pairs: the ratio of two medians is not the median of the pairs' ratios.
     apart = ", which need not divide to the gain of the pairs" if result.speedup is not None else ""
-    kind = "speeds of whole steps" if result.whole_steps else "medians of all runs"
+    kind = "speeds" if whole else "medians of all runs"
     lines.append(f"{kind}{apart}: {listed}")
     return tuple(Trust("quiet", line) for line in lines)
 
 
-def _speed(side: Contender) -> str:
-    text = f"{study_words.rate(side.tokens_per_s_per_gpu)} tokens/s/GPU in {counted(side.runs, 'run')}"
+def _speed(side: Contender, *, is_whole: bool) -> str:
+    speed = f"{study_words.rate(side.tokens_per_s_per_gpu)} tokens/s/GPU"
+    if is_whole:
+        return f"{speed} in the run that timed whole steps"
+    text = f"{speed} in {counted(side.runs, 'run')}"
     return text if side.spread is None else "{} ({} to {})".format(text, *map(study_words.rate, side.spread))

@@ -109,6 +109,9 @@ def test_what_did_not_work_counts_disturbed_and_repeated_runs(quick_client):
     repeats = [a for trial in trials for run in trial["runs"] for a in run["attempts"] if a["end"] == "disturbed"]
     assert disturbed and f'warn">{disturbed}</span> search runs counted although disturbed' in setbacks
     assert repeats and f'warn">{len(repeats)}</span> runs discarded and repeated' in setbacks
+    validation = [run for trial in trials for run in trial["runs"] if run["purpose"] == "validation"]
+    kept = [run for run in validation if run["state"] == "complete" and run["measurement"]["disturbed"]]
+    assert kept and f'warn">{len(kept)}</span> validation runs kept although disturbed' in setbacks
 
 
 def test_a_running_study_says_what_just_happened_and_why(quick_client):
@@ -120,7 +123,7 @@ def test_a_running_study_says_what_just_happened_and_why(quick_client):
         worker.do(worker.lease())
     text = section(page(quick_client, f"/studies/{study_id}"), "progress")
     assert "Trial 0 chosen: ZeRO-1, micro batch 1 (your baseline)" in text
-    assert "discarded, because other programs disturbed it; it runs again (other programs kept 1.5" in text
+    assert "discarded, because it was disturbed; it runs again (other programs kept 1.5" in text
     assert "Your baseline was read as DeepSpeed JSON. It is trial 0." in text
     warnings = quick_client.get(f"/v1/studies/{study_id}").json()["warnings"]
     assert warnings and all(warning[1:40] in text for warning in warnings if "'" not in warning[:40])

@@ -4,12 +4,16 @@ import pytest
 
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.studies.study_result import Speedup, StudyResult, Verdict
+from shardtune.api_schemas.trials.trial import TrialOrigin, TrialState
 from shardtune.service.studies.changes import user_file
 from shardtune.service.studies.changes.page import changes_page
 from shardtune.service.studies.changes.shares import changes_of
+from shardtune.service.studies.changes.study_page import comparable_speeds
+from shardtune.tuner.history import Observation
 from tests.support.service.scenarios import create
 from tests.support.service.simulated_worker import SPEC, SimulatedWorker, measurement, on_quiet_machine
 from tests.support.values.synthetic_studies import contender_of, study_of
+from tests.support.values.tuner_inputs import measured
 
 DEEPSPEED = {
     "train_micro_batch_size_per_gpu": 1,
@@ -108,6 +112,21 @@ def test_runs_that_differ_in_one_setting_measure_it_and_the_rest_is_predicted():
     origins = {change.name: change.origin for change in predicted}
     assert origins == {"activation_checkpointing": "predicted", "micro_batch": "unknown"}
     assert all(change.share is None for change in predicted), "no share without the whole"
+
+
+def test_only_undisturbed_runs_that_were_timed_in_full_measure_a_change():
+    def observed(number, state=TrialState.COMPLETE, **changes):
+        run = measured(100.0).model_copy(update=changes)
+        return Observation(number, config(micro_batch=number), TrialOrigin.SAMPLER, state, run)
+
+    busy = "other programs kept 1.5 of 2 cores busy"
+    runs = [
+        observed(1),
+        observed(2, disturbed=busy),
+        observed(3, TrialState.PRUNED, is_pruned=True),
+        observed(4, TrialState.INFEASIBLE),
+    ]
+    assert comparable_speeds(runs) == {config(micro_batch=1): 100.0}
 
 
 def test_another_backend_is_one_change():

@@ -60,6 +60,8 @@ def test_a_script_says_which_backends_it_takes_and_nothing_else_is_tried(quick_c
     assert study["state"] == "complete" and study["result"]["best"] is not None, study["reason"]
     assert {trial["config"]["strategy"]["kind"] for trial in study["trials"]} == {"ddp"}
     assert any("the script takes ddp only" in note for note in study["result"]["notes"])
+    events = quick_client.get(f"/v1/studies/{study['study_id']}/events?limit=500").json()["events"]
+    assert "study.extended" not in {event["type"] for event in events}, "nobody raised the budget"
 
 
 @pytest.mark.parametrize(

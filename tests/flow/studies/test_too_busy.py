@@ -5,8 +5,13 @@ import random
 import pytest
 
 from shardtune.api_schemas.machines.conditions import Conditions, ProgramLoad
+from shardtune.api_schemas.recommendations.best import BestConfig, ConfidenceLevel
+from shardtune.api_schemas.studies.study_result import Verdict
+from shardtune.api_schemas.studies.verdicts import BusyMachine
 from shardtune.api_schemas.trials.leases import TrialTask
 from shardtune.api_schemas.trials.measurements import Memory
+from shardtune.service.best.lookup import reject_too_busy
+from shardtune.service.http.errors import Conflict
 from shardtune.tuner.verdict.disturbance import MAX_DISCARDED_IN_A_ROW
 from tests.support.service.scenarios import ASK, THREE_BACKENDS, create
 from tests.support.service.simulated_worker import CLUSTER, SPEC, SimulatedWorker, measurement, speed_of
@@ -129,6 +134,17 @@ def test_an_added_pair_that_is_disturbed_too_leaves_the_machine_too_busy(quick_c
     assert (result["verdict"], result["final_comparison"]["pairs"]) == ("too_busy", 9)
 
 
+def test_a_burst_in_an_extension_is_repeated_although_the_load_was_steady_before(quick_client):
+    worker, study = studied(quick_client, beside(lambda: 1.0))
+    loads = iter([1.0])
+    worker.behave = beside(lambda: next(loads, 0.0))
+    quick_client.post(f"/v1/studies/{study['study_id']}:extend", json={"add_pairs": 1}).raise_for_status()
+    worker.work(400)
+    result = quick_client.get(f"/v1/studies/{study['study_id']}").json()["result"]
+    compared = result["final_comparison"]
+    assert (result["verdict"], compared["pairs"], compared["uneven_pairs"]) == ("confirmed", 8, 0)
+
+
 def test_pairs_that_are_added_while_others_run_are_run_too(quick_client):
     worker, study = studied(quick_client, beside(lambda: 1.0))
     for pairs in (1, 2):
@@ -200,6 +216,14 @@ def test_too_busy_is_served_only_to_those_who_accept_low_confidence(client):
     for batch, status in ((8, 200), (16, 200)):
         given = near | low | {"workload": f'{{"sequence_length": 64, "global_batch": {batch}}}'}
         assert client.get("/v1/best", params=given).status_code == status
+
+
+@pytest.mark.parametrize(("rests_on", "remedy"), [("pairs", "add_pairs"), ("search", ":clone, wait_for_quiet_s")])
+def test_the_remedy_for_a_disturbed_search_is_no_pair(rests_on, remedy):
+    busy = BusyMachine(rests_on=rests_on, runs=8, disturbed_runs=8, uneven_pairs=0, missing_runs=8)
+    answer = BestConfig.model_construct(study_id="s", verdict=Verdict.TOO_BUSY, too_busy=busy)
+    with pytest.raises(Conflict, match=f"quiet machine .*{remedy}"):
+        reject_too_busy(answer, ConfidenceLevel.MEDIUM)
 
 
 def test_resolving_does_not_start_one_study_after_the_other_on_a_busy_machine(quick_client, busy_study):

@@ -3,6 +3,7 @@ link."""
 
 from collections.abc import Iterator
 
+from shardtune.api_schemas.formatting import speed_in_words
 from shardtune.api_schemas.trials.diagnosis import Finding
 from shardtune.tuner.diagnosis.findings.facts import Facts
 from shardtune.tuner.diagnosis.findings.rule import Evidence, Remedy, best_of, finding_in_words, finding_with_change
@@ -60,9 +61,11 @@ def network_limits(facts: Facts) -> Finding | None:
     nominal = facts.link_bytes_per_s
     if nominal is not None and speed > _OF_THE_LINK * nominal and fraction < 2 * _TRANSFERS:
         return None
-    evidence = f"transfers at {speed / 1e9:.2f} GB/s that nothing hides take {fraction:.0%} of the step"
+    evidence = f"transfers at {speed_in_words(speed)} that nothing hides take {fraction:.0%} of the step"
     if nominal is not None:
-        evidence += f"; the link gave {nominal / 1e9:.2f} GB/s when it was measured ({speed / nominal:.0%} of that now)"
+        evidence += (
+            f"; the link gave {speed_in_words(nominal)} when it was measured ({speed / nominal:.0%} of that now)"
+        )
     words = (
         "look at the link and what else uses it (expected of one "
         + ("twice as fast" if nominal is None else "as fast as measured")

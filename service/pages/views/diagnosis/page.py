@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from sqlalchemy.orm import Session
 
 from shardtune.api_schemas.base import GIB
+from shardtune.api_schemas.formatting import speed_in_words
 from shardtune.api_schemas.trials.diagnosis import CollectiveFigures, Diagnosis, Finding, MemoryMoment
 from shardtune.api_schemas.trials.diagnosis_runs import TrialDiagnosis
 from shardtune.api_schemas.trials.expected_parts import ExpectedPart
@@ -134,6 +135,6 @@ def _collective_row(figures: CollectiveFigures, diagnosis: Diagnosis) -> Collect
         words=diagnosis_words.collective_in_words(figures),
         figures=figures,
         message="–" if figures.message_bytes is None else diagnosis_words.bytes_in_words(figures.message_bytes),
-        speed="–" if figures.bytes_per_s is None else diagnosis_words.speed_in_words(figures.bytes_per_s),
+        speed="–" if figures.bytes_per_s is None else speed_in_words(figures.bytes_per_s),
         share=diagnosis_words.fraction_of_step(figures.exposed_s, diagnosis),
     )

@@ -151,7 +151,8 @@ def _renewed_gain(recommended: Recommended) -> TargetGain:
     first = recommended.renewed
     assert first is not None
     is_confirmed = first.verdict is Verdict.CONFIRMED
-    badge, tone = ("confirmed", "good") if is_confirmed else ("baseline kept", "quiet")
+    # Whether the first study kept its baseline is not known here: a default that was faster in the pairs is no baseline.
+    badge, tone = ("confirmed", "good") if is_confirmed else ("not confirmed", "quiet")
     kept = "" if recommended.newer else " and kept"
     gain = TargetGain(
         badge, tone, "On the hardware and software at that time.", note=f"re-measured{kept}", study_id=first.study_id

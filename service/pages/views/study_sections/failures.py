@@ -33,11 +33,13 @@ def setbacks(session: Session, study: Study, points: Sequence[TrialPoint]) -> tu
     ]
     pruned = study.trials.get(TrialState.PRUNED, 0)
     repeats = leases.count_attempts_by_end(session, study.study_id, AttemptEnd.DISTURBED)
-    disturbed = _disturbed_searches(study, points)
+    disturbed, by = _disturbed_searches(study, points), disturbers(study)
+    compared = trial_points.count_disturbed_validation_runs(session, study.study_id)
     others = (
         Setback("quiet", pruned, "ended early: cannot become the fastest", f"?state={TrialState.PRUNED.value}"),
         Setback("warn", disturbed, f"search {_runs(disturbed)} counted although disturbed by other programs"),
-        Setback("warn", repeats, f"{_runs(repeats)} discarded and repeated, because other programs disturbed them"),
+        Setback("warn", compared, f"validation {_runs(compared)} kept although disturbed by other programs"),
+        Setback("warn", repeats, f"{_runs(repeats)} discarded and repeated, because {by} disturbed them"),
         Setback("quiet", study.rejected, "rejected before they ran: predicted to need more memory than available"),
     )
     return (*failures, *(setback for setback in others if setback.number))
@@ -60,6 +62,11 @@ def _disturbed_searches(study: Study, points: Sequence[TrialPoint]) -> int:
     if study.result is not None and not study.state.is_open:
         return study.result.disturbed_search_runs
     return sum(point.disturbed is not None for point in points if point.state.is_feasible)
+
+
+def disturbers(study: Study) -> str:
+    """Return what may have disturbed a run that was discarded: a GPU whose clocks were lowered makes it run again, too."""
+    return "other programs" if study.cluster.device == "cpu" else "other programs or lowered GPU clocks"
 
 
 def _runs(number: int) -> str:

@@ -22,6 +22,7 @@ from shardtune.tuner.prediction import catalogue
 QUIET_WAIT_MINUTES = 30
 """Maximum total minutes for which the runs of a study that is repeated wait for a quiet machine, because the machine
 was too busy before."""
+_WAIT = (("wait_minutes", str(QUIET_WAIT_MINUTES)),)
 _MORE_TRIALS = 10
 
 
@@ -67,7 +68,7 @@ def next_step(study: Study, recommended: Recommended | None, fresh: StudyFreshne
         text = f"Measure it again: hardware or software has changed since ({fresh.changes or 'see the reasons'})."
         return NextStep(text, "Run again", action=f"{link}/rerun", fields=_wait(study.result))
     if is_open(study.result):
-        return _open_verdict(study, study.result, link)
+        return _open_verdict(study, study.result, link, now)
     return _decided(study, study.result, link, now)
 
 
@@ -81,7 +82,7 @@ def is_open(result: StudyResult) -> bool:
 def _wait(result: StudyResult) -> tuple[tuple[str, str], ...]:
     """Return the hidden form field that makes the runs of a repeated study wait for a quiet machine. Empty unless a
     busy machine left the verdict open."""
-    return (("wait_minutes", str(QUIET_WAIT_MINUTES)),) if result.verdict is Verdict.TOO_BUSY else ()
+    return _WAIT if result.verdict is Verdict.TOO_BUSY else ()
 
 
 def _being_measured_again(recommended: Recommended) -> NextStep | None:
@@ -140,19 +141,12 @@ def new_study_link(study: Study) -> str:
     return f"/new?{urlencode(chosen | fields)}"
 
 
-def _open_verdict(study: Study, result: StudyResult, link: str) -> NextStep:
-    # A cancelled study cannot be extended.
-    more = more_pairs(study, result) if study.state is not StudyState.CANCELLED else None
-    wait = (("wait_minutes", str(QUIET_WAIT_MINUTES)),)
-    if more is None and study.state is StudyState.CANCELLED and result.verdict is Verdict.UNDECIDED:
-        return NextStep(
-            "It was cancelled before it was decided. Run it again for an answer.", "Run again", action=f"{link}/rerun"
-        )
+def _open_verdict(study: Study, result: StudyResult, link: str, now: datetime) -> NextStep:
+    more = more_pairs(study, result)
     if more is None:
-        text = f"Run it again when nothing else uses the machine. Its runs then wait up to {QUIET_WAIT_MINUTES} minutes for quiet."
-        return NextStep(text, "Run again, and wait for quiet", action=f"{link}/rerun", fields=wait)
+        return _without_pairs(study, result, link, now)
     pairs = counted(more.pairs, "more pair")
-    fields = (("add_pairs", str(more.pairs)), *(wait if more.waits_for_quiet else ()))
+    fields = (("add_pairs", str(more.pairs)), *(_WAIT if more.waits_for_quiet else ()))
     if more.waits_for_quiet:
         waits = f"They wait up to {QUIET_WAIT_MINUTES} minutes in all until the machine is quiet."
         text = f"Run more pairs of candidate and baseline. {waits}"
@@ -160,6 +154,24 @@ def _open_verdict(study: Study, result: StudyResult, link: str) -> NextStep:
     text = "Run more pairs of candidate and baseline. The study ends as soon as they decide it."
     command = f"shardtune studies extend {study.study_id} --add-pairs {more.pairs}"
     return NextStep(text, f"Run {pairs}", action=f"{link}/extend", fields=fields, command=command)
+
+
+def _without_pairs(study: Study, result: StudyResult, link: str, now: datetime) -> NextStep:
+    """Return the next step for an open verdict that more pairs would not decide, or whose study can run none."""
+    if study.state is StudyState.FAILED and extension.why_no_trials(study, _MORE_TRIALS, now) is None:
+        text = f"Remove the cause of the failure ({study.reason}), then let the search run {_MORE_TRIALS} more trials."
+        waits = f" Their runs wait up to {QUIET_WAIT_MINUTES} minutes in all for quiet." if _wait(result) else ""
+        return _more_trials(study, f"{text} A new comparison follows them.{waits}", link, _wait(result))
+    if study.state is StudyState.CANCELLED and result.verdict is Verdict.UNDECIDED:
+        return NextStep(
+            "It was cancelled before it was decided. Run it again for an answer.", "Run again", action=f"{link}/rerun"
+        )
+    if result.undecided is not None and result.undecided.is_extension_off:
+        text = "Run it again with whole steps (budget.short_steps false): they contradict the step times of the pairs."
+        fields = (("whole_steps", "true"),)
+        return NextStep(text, "Run again with whole steps", action=f"{link}/rerun", fields=fields)
+    text = f"Run it again when nothing else uses the machine. Its runs then wait up to {QUIET_WAIT_MINUTES} minutes for quiet."
+    return NextStep(text, "Run again, and wait for quiet", action=f"{link}/rerun", fields=_WAIT)
 
 
 def _decided(study: Study, result: StudyResult, link: str, now: datetime) -> NextStep:
@@ -185,6 +197,12 @@ def _decided(study: Study, result: StudyResult, link: str, now: datetime) -> Nex
     if reason is not None:
         return NextStep(f"Train on as you do today: {reason}.")
     text = f"Train on as you do today. To look further, let the search run {_MORE_TRIALS} more trials."
-    fields = (("add_trials", str(_MORE_TRIALS)),)
-    command = f"shardtune studies extend {study.study_id} --add-trials {_MORE_TRIALS}"
+    return _more_trials(study, text, link)
+
+
+def _more_trials(study: Study, text: str, link: str, wait: tuple[tuple[str, str], ...] = ()) -> NextStep:
+    """Return the next step that extends a study's search. `wait`: hidden field that makes its runs wait for a quiet
+    machine, for which the command has no option."""
+    fields = (("add_trials", str(_MORE_TRIALS)), *wait)
+    command = "" if wait else f"shardtune studies extend {study.study_id} --add-trials {_MORE_TRIALS}"
     return NextStep(text, f"Add {_MORE_TRIALS} trials", action=f"{link}/extend", fields=fields, command=command)

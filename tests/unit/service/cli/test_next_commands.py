@@ -96,6 +96,13 @@ def test_where_more_pairs_settle_nothing_a_quiet_machine_and_the_command_are_nam
     assert command.endswith(f"shardtune tune study.json --max-trials 5 --memory-gib 1.5 --ranks 2 --out o {AGAIN}")
 
 
+def test_where_whole_steps_contradict_the_pairs_no_quiet_machine_is_asked_for() -> None:
+    study, result = undecided(None)
+    off = OpenVerdict(pairs=7, won_pairs=7, more_pairs=None, is_extension_off=True)
+    command = answer.next_command(study, result.model_copy(update={"undecided": off}), options())
+    assert command is not None and '"short_steps": false' in command and "while nothing else" not in command
+
+
 def test_the_command_after_a_continued_study_names_a_file_that_exists_and_makes_the_same_study(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

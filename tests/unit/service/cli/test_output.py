@@ -15,7 +15,7 @@ from shardtune.api_schemas.studies.study import Study
 from shardtune.api_schemas.studies.study_request import StudySpec
 from shardtune.api_schemas.studies.study_result import Contender, FinalComparison, Speedup, StudyResult, Verdict
 from shardtune.api_schemas.studies.study_state import StudyPhase, StudyState
-from shardtune.api_schemas.studies.verdicts import AgainstDefault, OpenVerdict
+from shardtune.api_schemas.studies.verdicts import AgainstDefault, OpenVerdict, WholeStepCheck
 from shardtune.api_schemas.training.models import preset
 from shardtune.api_schemas.training.workload import Workload
 from shardtune.api_schemas.trials.failures import Failure, FailureKind
@@ -28,6 +28,7 @@ from shardtune.service.cli.tune.progress_lines import LineView
 from shardtune.service.wording import disambiguate, study_words
 from shardtune.service.wording.progress import activity_words
 from tests.support.values.synthetic_studies import with_adapter, with_muon
+from tests.support.values.tuner_inputs import measured
 
 CPU = Cluster(device="cpu", gpus_per_node=2, memory_gib=4, host_memory_gib=8)
 DDP, ZERO = TrialConfig(strategy=DdpConfig()), TrialConfig(strategy=ZeroConfig(stage=2), micro_batch=4)
@@ -154,6 +155,23 @@ def test_the_page_to_share_has_verdict_configurations_changes_and_reasons() -> N
     assert "Changes" not in page.as_markdown(study(), UNBEATEN, (), None)
 
 
+def test_the_page_to_share_says_which_speeds_it_lists() -> None:
+    whole = WholeStepCheck(
+        trial_number=0,
+        accumulations=(2, 4),
+        micro_batches=32,
+        step_time_s=1.0,
+        extended_step_time_s=1.0,
+        extension_error=0.0,
+        is_confirmed=True,
+    )
+    checked = UNBEATEN.model_copy(update={"whole_steps": (whole,)})
+    shown = page.as_markdown(study(), checked, (), None)
+    assert "| tokens/s/GPU |" in shown and "baseline 942 tokens/s/GPU in the run that timed whole steps" in shown
+    assert "candidate 950 tokens/s/GPU in " in shown and "speeds, which" in shown
+    assert "| tokens/s/GPU, median of all runs |" in page.as_markdown(study(), UNBEATEN, (), None)
+
+
 def test_the_picture_to_share_is_a_drawing_that_loads_nothing_and_runs_nothing() -> None:
     named = study().spec.model.model_copy(update={"name": "a <script>alert(1)</script>\x1b[31m & b"})
     spec = study().spec.model_copy(update={"model": named})
@@ -274,7 +292,19 @@ def test_a_run_that_other_programs_disturbed_is_told_once() -> None:
     for _ in range(2):
         view.show(study(phase=StudyPhase.FINAL_COMPARISON, final_comparison=1), trials, [], 5.0)
     reported = [line for line in lines if "disturbed" in line]
-    assert reported == [f"disturbed by other programs, does not count: validation run of trial 0, attempt 1 ({cause})"]
+    assert reported == [f"disturbed, does not count: validation run of trial 0, attempt 1 ({cause})"]
+
+
+def test_no_line_claims_that_a_disturbed_run_counts_before_its_pair_is_judged() -> None:
+    busy = measured(100.0).model_copy(update={"disturbed": "other programs kept 0.7 of 2 cores busy"})
+    run = Run(run_id="r", purpose="validation", final_comparison=1, state=TrialState.COMPLETE, measurement=busy)
+    lines: list[str] = []
+    view = LineView(lines.append)
+    view.show(study(), [], [], 1.0)
+    comparing = study(phase=StudyPhase.FINAL_COMPARISON, final_comparison=1)
+    view.show(comparing, [trial(0, TrialState.COMPLETE, runs=(run,))], [], 5.0)
+    (line,) = [line for line in lines if "disturbed" in line]
+    assert "not repeated although disturbed by other programs" in line and "counts" not in line
 
 
 def test_the_end_of_the_search_follows_the_trial_that_ended_it() -> None:

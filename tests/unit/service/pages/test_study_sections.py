@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from shardtune.api_schemas.recommendations.best import EarlierVerdict
 from shardtune.api_schemas.strategies import DdpConfig, TrialConfig, ZeroConfig
 from shardtune.api_schemas.studies.budget import MOST_TRIALS, Budget
 from shardtune.api_schemas.studies.reasons import StudyReasonCode
@@ -18,10 +19,12 @@ from shardtune.service.pages.views.best import StudyLine
 from shardtune.service.pages.views.freshness import StudyFreshness
 from shardtune.service.pages.views.home.target_card import target_card
 from shardtune.service.pages.views.recommendation import LatestRetune, Recommended
+from shardtune.service.pages.views.study_sections.failures import disturbers
 from shardtune.service.pages.views.study_sections.next_step import NextStep, next_step
 from shardtune.service.pages.views.study_sections.no_answer import no_answer
 from shardtune.service.pages.views.study_sections.recommendation_box import recommendation_box
 from shardtune.service.pages.views.study_sections.request_notes import request_notes
+from shardtune.service.wording.more_pairs import more_pairs
 from tests.support.values.synthetic_studies import contender_of, study_of
 
 OWN = contender_of(TrialConfig(strategy=DdpConfig()))
@@ -159,6 +162,7 @@ def test_a_cancelled_study_is_run_again_and_not_extended(answer: StudyResult) ->
     assert step_of(answered(answer)).action.endswith("/extend")
     step = step_of(answered(answer, state=StudyState.CANCELLED))
     assert step.action == "/studies/study-1/rerun" and not step.command
+    assert more_pairs(answered(answer, state=StudyState.CANCELLED), answer) is None, "nor does `tune` advise more pairs"
 
 
 @pytest.mark.parametrize(
@@ -177,6 +181,20 @@ def test_trials_are_not_offered_where_the_search_would_not_go_on(budget: Budget,
     assert "Train on as you do today" in step.text and not step.action and not step.command
     raised = answered(KEPT, Budget(max_gpu_seconds=100, max_wall_seconds=600), gpu_seconds=99)
     assert step_of(raised).fields == (("add_trials", "10"),)
+
+
+def test_a_gpu_that_was_throttled_is_not_blamed_on_other_programs() -> None:
+    study = answered(KEPT)
+    on_gpu = study.model_copy(update={"cluster": study.cluster.model_copy(update={"device": "cuda"})})
+    on_cpu = study.model_copy(update={"cluster": study.cluster.model_copy(update={"device": "cpu"})})
+    assert disturbers(on_gpu) == "other programs or lowered GPU clocks" and disturbers(on_cpu) == "other programs"
+
+
+def test_pairs_that_whole_steps_contradict_are_run_again_with_whole_steps() -> None:
+    off = OpenVerdict(pairs=7, won_pairs=7, more_pairs=None, is_extension_off=True)
+    step = step_of(answered(result(Verdict.UNDECIDED, candidate=FASTER, undecided=off)))
+    assert step.fields == (("whole_steps", "true"),) and "quiet" not in step.text
+    assert "budget.short_steps false" in step.text and step.action.endswith("/rerun")
 
 
 def test_an_open_verdict_on_changed_software_is_measured_again_and_still_waits_for_quiet() -> None:
@@ -200,6 +218,16 @@ def test_a_card_says_that_the_baseline_is_kept_only_where_it_is(best: Contender,
     study = answered(result(Verdict.NOT_FASTER, best=best, speedup=speedup))
     line = StudyLine(study, "2 CPU", "batch", best, 0.5, 4.0, FRESH, None)
     assert target_card(line, None, "EUR", study.created_at).gain.badge == badge
+
+
+@pytest.mark.parametrize("verdict", [Verdict.UNDECIDED, Verdict.TOO_BUSY, Verdict.NOT_FASTER])
+def test_a_card_of_a_renewed_answer_does_not_guess_that_the_baseline_is_kept(verdict: Verdict) -> None:
+    answer = result(Verdict.NOT_FASTER, best=FASTER)
+    study = answered(answer)
+    first = EarlierVerdict(recommendation_id="rec-0", study_id="study-0", verdict=verdict, speedup=None)
+    line = StudyLine(study, "2 CPU", "batch", FASTER, 0.5, 4.0, FRESH, recommended(answer, renewed=first))
+    gain = target_card(line, None, "EUR", study.created_at).gain
+    assert (gain.badge, gain.study_id) == ("not confirmed", "study-0")
 
 
 @pytest.mark.parametrize("answer", [UNDECIDED, TOO_BUSY], ids=["undecided", "too busy"])
@@ -226,6 +254,10 @@ def test_own_code_is_told_where_its_settings_are() -> None:
 
 def test_no_pairs_are_offered_for_an_answer_whose_comparison_a_failed_extension_has_left() -> None:
     left = answered(UNDECIDED, state=StudyState.FAILED, final_comparison=1)
-    assert step_of(left).action.endswith("/rerun")
+    step = step_of(left.model_copy(update={"reason": "the search failed with OSError: disk"}))
+    assert "Remove the cause of the failure (the search failed with OSError: disk)" in step.text
+    assert (step.action, step.fields) == ("/studies/study-1/extend", (("add_trials", "10"),))
+    used_up = left.model_copy(update={"spec": left.spec.model_copy(update={"budget": Budget(max_wall_seconds=1)})})
+    assert step_of(used_up, hours=2).action.endswith("/rerun")
     in_it = answered(UNDECIDED, state=StudyState.FAILED, final_comparison=0)
     assert step_of(in_it).action.endswith("/extend")

@@ -68,6 +68,12 @@ def test_a_gain_has_a_band_that_never_falls_below_the_baseline(table: Prediction
     assert same is not None and (same.value, same.low) == (1, 1)
 
 
+def test_what_is_not_counted_is_named(table: PredictionTable) -> None:
+    basis = estimate(table, Budget()).basis
+    for part in ("repeated runs", "waits for a quiet machine", "the resume check", "the start of the worker"):
+        assert part in basis, part
+
+
 def test_what_cannot_be_predicted_is_not_stated(table: PredictionTable) -> None:
     cost = estimate(table, Budget(max_trials=9), forecast=CostPredictions((), ()))
     assert (cost.minutes, cost.gpu_hours, cost.expected_gain) == (None, None, None)

@@ -24,7 +24,7 @@ def test_a_repeated_run_is_named_with_its_cause() -> None:
     ended = DATA | {"end": "disturbed"}
     text = event_sentence(EventType.RUN_ENDED, ended, cause="other programs kept 1.2 CPU cores busy: clang")
     assert text == (
-        "trial 3, validation run: discarded, because other programs disturbed it; it runs again "
+        "trial 3, validation run: discarded, because it was disturbed; it runs again "
         "(other programs kept 1.2 CPU cores busy: clang)"
     )
 

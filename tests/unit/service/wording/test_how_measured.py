@@ -146,6 +146,17 @@ def test_disturbed_runs_that_count_are_told_of_both_sides() -> None:
     ]
 
 
+def test_disturbed_runs_of_pairs_that_were_left_out_are_not_said_to_count() -> None:
+    quiet, busy = measurement(1.0), measurement(1.0).model_copy(update={"disturbed": CAUSE})
+    stored = ResultRuns((), {3: (busy, quiet, quiet), 0: (quiet, quiet, quiet)})
+    left_out = DISTURBED.model_copy(update={"disturbed_pairs": 0, "disturbed_runs": 0})
+    answer = result(RATIOS, final_comparison=left_out)
+    reasons = trust(study_of().model_copy(update={"result": answer}), stored)
+    (reason,) = [reason for reason in reasons if CAUSE in reason.text]
+    assert reason.text == f"1 of the 3 validation runs of trial 3 was disturbed (the last: {CAUSE})"
+    assert reason.shown == "other programs disturbed some of the validation runs, none in the pairs that count"
+
+
 def test_a_search_with_one_configuration_is_in_the_singular() -> None:
     texts = story(result(RATIOS), ResultRuns((BASELINE.config,)))
     assert "a short search: 1 configuration was measured in full; a larger budget may find a faster one" in texts

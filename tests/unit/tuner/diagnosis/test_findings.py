@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from shardtune.api_schemas.formatting import speed_in_words
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.training.workload import PRECISIONS, Workload
 from shardtune.api_schemas.trials.diagnosis import Diagnosis, ProfilerRecording
@@ -236,6 +237,7 @@ def test_a_link_is_held_against_what_it_gave_when_it_was_measured():
         if finding.kind == "network_limits"
     ]
     assert "33% of that now" in slower[0].evidence
+    assert f"the link gave {speed_in_words(3 * as_measured)} when" in slower[0].evidence, "and not 0.00 GB/s"
     assert not [
         finding
         for finding in find_all(actual_diagnosis, link_bytes_per_s=as_measured)

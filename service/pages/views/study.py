@@ -30,7 +30,7 @@ from shardtune.service.pages.views.study_sections.request_notes import request_n
 from shardtune.service.pages.views.study_sections.search_charts import SearchCharts
 from shardtune.service.pages.views.study_sections.study_log import LogLine, study_log
 from shardtune.service.pages.views.study_sections.trial_table import TrialLine, trial_lines
-from shardtune.service.studies.views import trial_view
+from shardtune.service.studies.from_rows import trial_from_row
 from shardtune.service.wording import cluster_words, disambiguate, recipe_words
 from shardtune.service.wording.answers.how_measured import speed_reasons
 from shardtune.service.wording.answers.trust_line import Trust
@@ -156,7 +156,7 @@ def _reasons(
     # Without pruned and infeasible trials, which confirm nothing about an answer.
     complete = [TrialConfig.model_validate(p.config) for p in points if p.state == TrialState.COMPLETE]
     rows = trials.with_validation_runs(session, study.study_id, study.result.best.trial_number)
-    stored = result_runs(study, study.result, [trial_view(row) for row in rows], complete)
+    stored = result_runs(study, study.result, [trial_from_row(row) for row in rows], complete)
     believed = (*trust(study, stored), Trust(_FRESH_TONES[fresh.word], fresh.why))
     return reasons(believed, sentence, speed_reasons(study.result, stored))
 

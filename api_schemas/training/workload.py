@@ -289,11 +289,15 @@ class Workload(WorkloadRequest):
     """Dtypes of the training."""
 
 
+class IndivisibleBatch(ValueError):
+    """Error for a global batch that the ranks do not divide."""
+
+
 def gradient_accumulation(global_batch: int, micro_batch: int, data_parallel_size: int) -> int:
     """Return the number of micro batches per optimizer step on each rank.
 
     Raises:
-        ValueError: the global batch is not divisible by micro batch × data-parallel size; the message gives the
+        IndivisibleBatch: the global batch is not divisible by micro batch × data-parallel size; the message gives the
             nearest valid global batches.
     """
     step = micro_batch * data_parallel_size
@@ -301,7 +305,7 @@ def gradient_accumulation(global_batch: int, micro_batch: int, data_parallel_siz
         return global_batch // step
     lower, upper = global_batch // step * step, (global_batch // step + 1) * step
     choices = f"{lower} or {upper}" if lower else f"{upper}"
-    raise ValueError(
+    raise IndivisibleBatch(
         f"global_batch ({global_batch}) must be a multiple of micro_batch × data-parallel size "
         f"({micro_batch} × {data_parallel_size} = {step}); try {choices}"
     )

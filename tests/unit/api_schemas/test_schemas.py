@@ -13,6 +13,7 @@ from shardtune.api_schemas.training.model_presets import preset_names
 from shardtune.api_schemas.training.models import ModelSpec, ModelSummary, preset
 from shardtune.api_schemas.training.workload import (
     PRECISIONS,
+    IndivisibleBatch,
     Precision,
     Workload,
     WorkloadRequest,
@@ -121,7 +122,7 @@ def test_precisions_are_named_and_unknown_ones_list_the_known() -> None:
 
 def test_a_global_batch_that_nothing_divides_names_its_neighbours() -> None:
     assert gradient_accumulation(96, 4, 8) == 3
-    with pytest.raises(ValueError, match="try 96 or 104"):
+    with pytest.raises(IndivisibleBatch, match="try 96 or 104"):
         gradient_accumulation(100, 1, 8)
 
 

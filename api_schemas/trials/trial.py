@@ -252,6 +252,7 @@ class Rejection(Schema):
     and from the errors of earlier predictions on this fingerprint (hardware and software)."""
     available_gib: float
     reason: str
+    """Description of the configuration, then the memory that it needs and the largest terms of it."""
 
 
 class TrialPage(Schema):

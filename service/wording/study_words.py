@@ -11,9 +11,9 @@ from shardtune.api_schemas.training.optimizers import DEFAULT_OPTIMIZER
 from shardtune.api_schemas.training.workload import Workload
 from shardtune.api_schemas.trials.resume_check import ResumeCheck, ResumeOutcome
 from shardtune.api_schemas.trials.trial import (
+    ChangedKnob,
     Rejection,
     RunPurpose,
-    ChangedKnob,
     Trial,
     TrialOrigin,
     TrialState,
@@ -103,10 +103,9 @@ def pruning_note(trial: Trial) -> str:
 
 
 def rejection_text(rejection: Rejection) -> str:
-    """Return the description of a configuration that the memory gate rejected (predicted not to fit), with the
-    reason."""
-    description, reason = rejection.config.describe(), " ".join(rejection.reason.split())
-    return reason if reason.startswith(description) else f"{description}: {reason}"
+    """Return on one line why the memory gate rejected a configuration (predicted not to fit). The reason begins with
+    the configuration's description."""
+    return " ".join(rejection.reason.split())
 
 
 def closest_rejections(rejections: Sequence[Rejection]) -> list[str]:

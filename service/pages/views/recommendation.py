@@ -30,6 +30,7 @@ _DECISION_TEXTS = {
     DecisionAction.ROLLED_BACK: "rolled back to",
     DecisionAction.STALE: "stale: hardware or software has changed",
     DecisionAction.FRESH: "fresh again: hardware or software has changed back",
+    DecisionAction.WITHDRAWN: "withdrawn",
     DecisionAction.RENEWED: "measured again and kept",
     DecisionAction.SUPERSEDED: "measured on changed hardware or software since",
     DecisionAction.INCONCLUSIVE: "measured again without a clear answer",

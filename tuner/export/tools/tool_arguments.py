@@ -79,7 +79,7 @@ def tool_arguments(source: ExportSource, tool: str, backends: Backends) -> ToolA
 
 def _notes(source: ExportSource, tool: str) -> tuple[str, ...]:
     lines = []
-    if source.config.loss == "chunked":
+    if source.config.has_chunked_loss:
         lines.append(f"loss: chunks of {source.config.loss_chunk} tokens were measured; {tool} computes whole logits")
     if source.workload.adapter is None:
         lines.append(

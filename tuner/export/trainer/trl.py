@@ -88,7 +88,7 @@ def _data(source: ExportSource) -> dict[str, Any]:
 
 
 def _measured_loss(source: ExportSource) -> str:
-    if source.config.loss == "chunked":
+    if source.config.has_chunked_loss:
         return f"chunks of {source.config.loss_chunk} tokens were"
     return "whole logits, which need more memory, were"
 

@@ -106,7 +106,7 @@ def _is_bf16(source: ExportSource, arguments: ToolArguments) -> bool:
     # Beside DeepSpeed it must equal DeepSpeed's own switch; otherwise it is also the dtype in which axolotl loads weights.
     if arguments.deepspeed is not None:
         return bool(arguments.values["bf16"])
-    return source.workload.precision.compute_dtype == "bfloat16"
+    return source.workload.precision.computes_in_bfloat16
 
 
 def _model(source: ExportSource) -> dict[str, Any]:

@@ -134,8 +134,7 @@ def alpha_of(lora: Lora, tool: str) -> int:
 def has_masters_apart(source: ExportSource) -> bool:
     """Whether the trial kept float32 masters beside weights in the compute dtype, or computed in bfloat16 under
     autocast."""
-    precision = source.workload.precision
-    return precision.master_dtype == "float32" and precision.compute_dtype == "bfloat16"
+    return source.workload.precision.mixes_bfloat16
 
 
 def is_zero(source: ExportSource, stage: int | None = None) -> bool:

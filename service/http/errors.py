@@ -23,10 +23,18 @@ class ApiError(Exception):
     """Base of all error responses: an error code, a detail text, and the mistakes in single fields."""
 
     def __init__(
-        self, code: str, detail: str, errors: Sequence[FieldError] = (), headers: Mapping[str, str] | None = None
+        self,
+        code: str,
+        detail: str,
+        errors: Sequence[FieldError] = (),
+        headers: Mapping[str, str] | None = None,
+        api_remedy: str = "",
     ) -> None:
-        super().__init__(detail)
-        self.code, self.detail, self.errors, self.headers = code, detail, list(errors), headers
+        """Create the error. `api_remedy`: end of the detail for callers of the API, which pages leave out."""
+        self.summary = detail
+        self.detail = f"{detail}; {api_remedy}" if api_remedy else detail
+        super().__init__(self.detail)
+        self.code, self.errors, self.headers = code, list(errors), headers
 
     @property
     def status(self) -> int:

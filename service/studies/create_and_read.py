@@ -220,7 +220,8 @@ def get_study(context: Context, session: Session, study_id: str) -> StudyRow:
     # The same answer for another project's study as for none: an id must not reveal what others own.
     row = studies.get(session, study_id)
     if row is None or not context.principal.sees(row.project_id):
-        raise NotFound("unknown_study", f"study {study_id} does not exist; GET /v1/studies lists those that do")
+        message = f"study {study_id} does not exist"
+        raise NotFound("unknown_study", message, api_remedy="GET /v1/studies lists those that do")
     return row
 
 

@@ -18,7 +18,7 @@ SEARCHES = frozenset(("startswith", "endswith", "partition", "rpartition", "find
 
 ALLOWED = {
     "service/http/validation_errors.py": "an error that begins with its field's name does not get the name again",
-    "service/pages/app.py": "a full stop is added where there is none; a remedy for callers of the API is left out",
+    "service/pages/app.py": "a full stop is added where there is none",
     "service/wording/study_words.py": "a reason that begins with the configuration does not get it again",
     "service/pages/views/schedules.py": "a percent sign that a person typed",
     "service/pages/views/words.py": "the details stand apart from the sentence that ends with them",

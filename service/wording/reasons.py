@@ -22,12 +22,12 @@ class Reasons:
     whose short form leaves its figures out."""
 
 
-def reasons(trust: Sequence[Trust], said: Collection[str] = (), speeds: Sequence[Trust] = ()) -> Reasons:
-    """Choose the reasons to show beside the sentence of the answer, and leave out reasons that repeat it. `said`:
+def reasons(trust: Sequence[Trust], stated: Collection[str] = (), speeds: Sequence[Trust] = ()) -> Reasons:
+    """Choose the reasons to show beside the sentence of the answer, and leave out reasons that repeat it. `stated`:
     subjects of reasons that the sentence states. `speeds`: lines about the measured speeds, which join the folded
     reasons."""
-    new = [reason for reason in trust if reason.brief is not None or reason.subject not in said]
-    listed = [reason for reason in new if reason.shown and reason.subject not in said]
+    new = [reason for reason in trust if reason.brief is not None or reason.subject not in stated]
+    listed = [reason for reason in new if reason.shown and reason.subject not in stated]
     supporting = [reason for reason in listed if reason.tone == "good"]
     opposing = [reason for tone in _AGAINST for reason in listed if reason.tone == tone]
     shown = {id(reason) for reason in (*supporting[:_MOST_SHOWN], *opposing[:_MOST_SHOWN])}

@@ -150,7 +150,7 @@ def study_page(session: Session, row: StudyRow, chosen: TrialFilter, page: Page,
 
 
 def _reasons(
-    session: Session, study: Study, points: Sequence[TrialPoint], fresh: StudyFreshness, said: Collection[str]
+    session: Session, study: Study, points: Sequence[TrialPoint], fresh: StudyFreshness, stated: Collection[str]
 ) -> Reasons:
     assert study.result is not None
     # Without pruned and infeasible trials, which confirm nothing about an answer.
@@ -158,7 +158,7 @@ def _reasons(
     rows = trials.with_validation_runs(session, study.study_id, study.result.best.trial_number)
     stored = result_runs(study, study.result, [trial_from_row(row) for row in rows], complete)
     believed = (*trust(study, stored), Trust(_FRESH_TONES[fresh.word], fresh.why))
-    return reasons(believed, said, speed_reasons(study.result, stored))
+    return reasons(believed, stated, speed_reasons(study.result, stored))
 
 
 def _baseline_origin(study: Study, points: Sequence[TrialPoint]) -> str:

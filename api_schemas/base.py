@@ -3,6 +3,7 @@ their content."""
 
 import hashlib
 import json
+from collections.abc import Iterable
 from typing import Any, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler
@@ -17,6 +18,17 @@ GIB = 1 << 30
 
 Dtype = Literal["float32", "bfloat16", "float16"]
 DTYPE_BYTES: dict[str, int] = {"float32": 4, "bfloat16": 2, "float16": 2}
+_BETWEEN_DTYPES = ", "
+
+
+def listed_dtypes(names: Iterable[str]) -> str:
+    """Write names of dtypes in the form of `Fingerprint.native_dtypes`: `float32, bfloat16`."""
+    return _BETWEEN_DTYPES.join(names)
+
+
+def dtypes_listed(text: str) -> tuple[str, ...]:
+    """Read the names of dtypes from the form of `Fingerprint.native_dtypes`."""
+    return tuple(text.split(_BETWEEN_DTYPES))
 
 
 class Schema(BaseModel):

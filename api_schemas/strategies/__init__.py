@@ -44,7 +44,7 @@ class TrialConfig(LossFields):
             activation_offload.check(self.activation_checkpointing, compiling_field, self.strategy.stages)
         tensor = self.strategy.model_parallel // self.strategy.stages
         mlp_slices.check(self.mlp_slices, compiling_field, tensor, self.strategy.stages)
-        if self.loss == "chunked" and self.strategy.compiles:
+        if self.has_chunked_loss and self.strategy.compiles:
             raise ValueError(
                 "loss ('chunked') with deepcompile (true) would compile the head's own backward, which nobody has tried; "
                 "set one of them to its default"
@@ -110,7 +110,7 @@ class TrialConfig(LossFields):
         parts = [self.strategy.describe()]
         if self.activation_checkpointing != "none":
             parts.append(checkpointing_words(self.activation_checkpointing, self.checkpoint_every))
-        if self.loss == "chunked":
+        if self.has_chunked_loss:
             parts.append(loss_words(self.loss_chunk))
         if self.context_parallel > 1:
             parts.append(f"context ×{self.context_parallel}")

@@ -59,3 +59,13 @@ class LossFields(TrialFields):
     ] = Field(default=DEFAULT_CHUNK, ge=16, le=1 << 20)
     """Number of tokens in a chunk, if the loss is computed in chunks. Smaller chunks need less memory, and accumulate
     the output head's gradient in more steps."""
+
+    @property
+    def has_chunked_loss(self) -> bool:
+        """Whether the loss is computed in chunks of tokens."""
+        return self.loss == "chunked"
+
+    @property
+    def chunk_tokens(self) -> int | None:
+        """Number of tokens whose logits exist at once; None if those of a whole micro batch do."""
+        return self.loss_chunk if self.has_chunked_loss else None

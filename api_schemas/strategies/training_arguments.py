@@ -13,7 +13,7 @@ def workload_arguments(workload: Workload, on_cpu: bool) -> dict[str, Any]:
     configuration."""
     return {
         # Trainer's bf16 is mixed precision; a model that is loaded in bfloat16 trains in it throughout without.
-        "bf16": workload.precision.compute_dtype == "bfloat16" and not workload.precision.has_low_states,
+        "bf16": workload.precision.mixes_bfloat16,
         **({"fp16": True} if workload.precision.scales_loss else {}),
         **workload.optimizer.to_training_arguments(),
         "max_grad_norm": workload.max_grad_norm or 0.0,

@@ -28,7 +28,7 @@ def check_precision(workload: WorkloadRequest, *, device: str | None) -> None:
         raise ValueError(
             f"{stated}: torchao 0.18 follows autocast on GPUs only, so that CPU ranks would train something else; use bf16-mixed"
         )
-    if precision.compute_dtype == "float32" and device == "cuda":
+    if precision.computes_in_float32 and device == "cuda":
         raise ValueError(f"{stated}: GPUs return float8 products in bfloat16; use bf16-mixed or bf16-true")
 
 

@@ -4,7 +4,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from shardtune.api_schemas.base import Dtype
+from shardtune.api_schemas.base import Dtype, dtypes_listed, listed_dtypes
 from shardtune.api_schemas.machines.hardware import Fingerprint, Offer
 from shardtune.api_schemas.training.workload import PRECISIONS, Precision
 
@@ -19,7 +19,7 @@ compute capabilities)."""
 def of_capability(capability: tuple[int, int]) -> str:
     """Return the dtypes that GPUs with this CUDA compute capability support natively, in the form in which a
     fingerprint lists them: `float32, float16, bfloat16`."""
-    return ", ".join(["float32", *(name for name, since in _SINCE.items() if capability >= since)])
+    return listed_dtypes(["float32", *(name for name, since in _SINCE.items() if capability >= since)])
 
 
 _CAPABILITIES = {
@@ -68,12 +68,17 @@ class DeviceDtypes:
             offered.fingerprint, offered.matmul_flops if measured is None else measured.matmul_flops
         )
 
+    @property
+    def native_names(self) -> tuple[str, ...]:
+        """Names of the dtypes in which the device multiplies natively; empty if they are not known."""
+        return () if self.native is None else dtypes_listed(self.native)
+
     def emulates(self, dtype: Dtype) -> bool | None:
         """Whether the device emulates matrix products in the dtype on a slower path instead of computing them natively;
         None if not known."""
         if dtype == "float32":
             return False
-        if self.native is not None and dtype not in self.native.split(", "):
+        if self.native is not None and dtype not in self.native_names:
             return True
         ours, exact = self.matmul_flops.get(dtype), self.matmul_flops.get("float32")
         if ours is not None and exact is not None:
@@ -83,13 +88,12 @@ class DeviceDtypes:
     @property
     def has_float8(self) -> bool:
         """Whether the device can train in float8, as far as is known. GPUs must have it natively; CPUs emulate it."""
-        return self.is_cpu or self.native is None or "float8" in self.native.split(", ")
+        return self.is_cpu or self.native is None or "float8" in self.native_names
 
     @property
     def has_only_float16(self) -> bool:
         """Whether the device is a GPU with units for float16 and none for bfloat16, such as V100 and T4."""
-        native = () if self.native is None else self.native.split(", ")
-        return not self.is_cpu and "float16" in native and "bfloat16" not in native
+        return not self.is_cpu and "float16" in self.native_names and "bfloat16" not in self.native_names
 
     def is_doubtful(self, dtype: Dtype) -> bool:
         """Whether a dtype that should be native was measured slower than float32, possibly because other programs used

@@ -45,6 +45,37 @@ class Precision(Schema):
         return self.master_dtype if self.autocast else self.compute_dtype
 
     @property
+    def has_float32_weights(self) -> bool:
+        """Whether weights are float32 in the forward and backward pass."""
+        return self.weights_dtype == "float32"
+
+    @property
+    def computes_in_float32(self) -> bool:
+        """Whether the forward and backward pass compute in float32."""
+        return self.compute_dtype == "float32"
+
+    @property
+    def computes_in_bfloat16(self) -> bool:
+        """Whether the forward and backward pass compute in bfloat16, with or without autocast."""
+        return self.compute_dtype == "bfloat16"
+
+    @property
+    def reduces_in_float32(self) -> bool:
+        """Whether gradients are accumulated and reduced in float32."""
+        return self.reduce_dtype == "float32"
+
+    @property
+    def mixes_bfloat16(self) -> bool:
+        """Whether computation in bfloat16 stands beside float32 masters, which other programs call bf16 or mixed
+        precision."""
+        return self.computes_in_bfloat16 and not self.has_low_states
+
+    @property
+    def is_float32_throughout(self) -> bool:
+        """Whether no value is rounded below float32."""
+        return self.compute_dtype == self.reduce_dtype == self.master_dtype == "float32"
+
+    @property
     def has_low_states(self) -> bool:
         """Whether master weights and optimizer states are kept in a dtype with fewer bits than float32."""
         return self.master_dtype != "float32"
@@ -289,11 +320,15 @@ class Workload(WorkloadRequest):
     """Dtypes of the training."""
 
 
+class IndivisibleBatch(ValueError):
+    """Error for a global batch that the ranks do not divide."""
+
+
 def gradient_accumulation(global_batch: int, micro_batch: int, data_parallel_size: int) -> int:
     """Return the number of micro batches per optimizer step on each rank.
 
     Raises:
-        ValueError: the global batch is not divisible by micro batch × data-parallel size; the message gives the
+        IndivisibleBatch: the global batch is not divisible by micro batch × data-parallel size; the message gives the
             nearest valid global batches.
     """
     step = micro_batch * data_parallel_size
@@ -301,7 +336,7 @@ def gradient_accumulation(global_batch: int, micro_batch: int, data_parallel_siz
         return global_batch // step
     lower, upper = global_batch // step * step, (global_batch // step + 1) * step
     choices = f"{lower} or {upper}" if lower else f"{upper}"
-    raise ValueError(
+    raise IndivisibleBatch(
         f"global_batch ({global_batch}) must be a multiple of micro_batch × data-parallel size "
         f"({micro_batch} × {data_parallel_size} = {step}); try {choices}"
     )

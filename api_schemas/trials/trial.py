@@ -1,8 +1,10 @@
 """Schemas of trials, their runs and attempts. A trial is one configuration; a run is one execution of it (one for the
 search, more for validation); an attempt is one lease of a run to a worker."""
 
+from collections.abc import Iterable
 from datetime import datetime
 from enum import StrEnum
+from typing import NamedTuple
 
 from pydantic import Field
 
@@ -68,6 +70,40 @@ class TrialOrigin(StrEnum):
 
 SEED_ORIGINS = (TrialOrigin.BASELINE, TrialOrigin.DEFAULT)
 """Origins of the trials with which a study begins, before its search chooses any."""
+
+
+_PARTS, _INSTEAD = "; ", " instead of "
+
+
+class ChangedKnob(NamedTuple):
+    """Change of one knob or of the backend, in which a trial differs from the fastest one before it.
+
+    `TrialReason.tests` states changes as text in a fixed form: `micro_batch 4 instead of 1; compile True instead of False`.
+    """
+
+    knob: str
+    """Name of the knob; empty if the change is one of backends."""
+    value: str
+    previous: str
+    """Value in the fastest trial so far."""
+
+    def __str__(self) -> str:
+        return f"{self.knob} {self.value}{_INSTEAD}{self.previous}".lstrip()
+
+
+def changes_text(parts: Iterable[ChangedKnob | str]) -> str:
+    """Text of `TrialReason.tests`: changes in their fixed form, and remarks."""
+    return _PARTS.join(map(str, parts))
+
+
+def changes_in(text: str) -> list[ChangedKnob | str]:
+    """Read the text of `TrialReason.tests`; a part that states no change is a remark, which stays as it is."""
+    parts: list[ChangedKnob | str] = []
+    for part in text.split(_PARTS):
+        changed, separator, previous = part.partition(_INSTEAD)
+        knob, _, value = changed.rpartition(" ")
+        parts.append(ChangedKnob(knob, value, previous) if separator else part)
+    return parts
 
 
 class TrialReason(Schema):
@@ -216,6 +252,7 @@ class Rejection(Schema):
     and from the errors of earlier predictions on this fingerprint (hardware and software)."""
     available_gib: float
     reason: str
+    """Description of the configuration, then the memory that it needs and the largest terms of it."""
 
 
 class TrialPage(Schema):

@@ -129,7 +129,8 @@ def _lock_key(context: Context, session: Session, key_id: str) -> ApiKeyRow:
     row = keys.lock(session, key_id)
     project_id = context.principal.project_id
     if row is None or project_id not in (None, row.project_id):
-        raise NotFound("unknown_key", f"key {key_id} does not exist; GET /v1/keys lists those that do")
+        message = f"key {key_id} does not exist"
+        raise NotFound("unknown_key", message, api_remedy="GET /v1/keys lists those that do")
     return row
 
 

@@ -27,7 +27,8 @@ def read(context: Context, project_id: str) -> Project:
     with context.db.read() as session:
         row = keys.project(session, project_id) if context.principal.sees(project_id) else None
         if row is None:
-            raise NotFound("unknown_project", f"project {project_id} does not exist; GET /v1/projects lists them")
+            message = f"project {project_id} does not exist"
+            raise NotFound("unknown_project", message, api_remedy="GET /v1/projects lists them")
         return project_view(row)
 
 

@@ -23,10 +23,18 @@ class ApiError(Exception):
     """Base of all error responses: an error code, a detail text, and the mistakes in single fields."""
 
     def __init__(
-        self, code: str, detail: str, errors: Sequence[FieldError] = (), headers: Mapping[str, str] | None = None
+        self,
+        code: str,
+        detail: str,
+        errors: Sequence[FieldError] = (),
+        headers: Mapping[str, str] | None = None,
+        api_remedy: str = "",
     ) -> None:
-        super().__init__(detail)
-        self.code, self.detail, self.errors, self.headers = code, detail, list(errors), headers
+        """Create the error. `api_remedy`: end of the detail for callers of the API, which pages leave out."""
+        self.summary = detail
+        self.detail = f"{detail}; {api_remedy}" if api_remedy else detail
+        super().__init__(self.detail)
+        self.code, self.errors, self.headers = code, list(errors), headers
 
     @property
     def status(self) -> int:
@@ -85,9 +93,13 @@ def invalid(field: str, value: JsonValue, message: str, code: str = "invalid_req
 
 
 def invalid_from_value_error(field: str, error: ValueError) -> Invalid:
-    """Convert the ValueError of a rule in the tuner, whose message names field, value and remedy, into an API error."""
-    # The tuner knows nothing of HTTP, so its messages are parsed: `field (value) must be …`.
+    """Convert the ValueError of a rule in the tuner, whose message names field, value and remedy, into an API error.
+    `field`: path in the request to which the names in the message are relative; a message may also begin with that path.
+    """
+    # The tuner knows nothing of HTTP, so its messages are parsed, here alone: `field (value) must be …`.
     message = str(error)
+    if message.startswith(f"{field}."):
+        field = ""
     missing_key = NAMED_FIRST.match(message)
     if missing_key is not None:
         value = None if missing_key["missing"] else missing_key["field"].rpartition(".")[2]
@@ -96,8 +108,7 @@ def invalid_from_value_error(field: str, error: ValueError) -> Invalid:
     if named_value is None:
         return invalid(field, None, message)
     named = named_value["field"]
-    is_whole_path = named == field or named.startswith(f"{field}.")
-    full_field = named if is_whole_path else f"{field}.{named}".removeprefix(".")
+    full_field = named if named == field else f"{field}.{named}".removeprefix(".")
     return invalid(full_field, named_value["value"].strip("'"), message)
 
 

@@ -88,8 +88,7 @@ def _error_page(request: Request, error: Exception) -> Response:
     mistakes: list[FieldError] = []
     status, message = 500, "The service failed on this request; its log has the reason."
     if isinstance(error, ApiError):
-        # The remedy after "; GET /v1/" is meant for callers of the API.
-        status, message, mistakes = error.status, error.detail.partition("; GET /v1/")[0], error.errors
+        status, message, mistakes = error.status, error.summary, error.errors
     elif isinstance(error, RequestValidationError):
         status, message = 422, "Some values are not valid."
         mistakes = [field_error(item) for item in error.errors()]

@@ -191,7 +191,7 @@ def _choose(
             row.target_key,
         ):
             message = f"recommendation_id ({request.recommendation_id}) is not one of this target_key"
-            raise NotFound("unknown_recommendation", f"{message}; GET /v1/recommendations lists them")
+            raise NotFound("unknown_recommendation", message, api_remedy="GET /v1/recommendations lists them")
         return recommendation
     # Without an id: the action itself says which one is meant.
     if action in (UserDecision.APPROVE, UserDecision.REJECT):

@@ -69,7 +69,8 @@ def stop_retune(context: Context, retune_id: str, outcome: RetuneOutcome, reason
 def _must_exist(context: Context, session: Session, retune_id: str) -> RetuneRow:
     row = retunes.get(session, retune_id)
     if row is None or not context.principal.sees(row.project_id):
-        raise NotFound("unknown_retune", f"retune {retune_id} does not exist; GET /v1/retunes lists those that do")
+        message = f"retune {retune_id} does not exist"
+        raise NotFound("unknown_retune", message, api_remedy="GET /v1/retunes lists those that do")
     return row
 
 

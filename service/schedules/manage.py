@@ -173,8 +173,8 @@ def _lock(context: Context, session: Session, schedule_id: str, if_match: str | 
 
 def _check_visible(context: Context, row: ScheduleRow | None, schedule_id: str) -> ScheduleRow:
     if row is None or not context.principal.sees(row.project_id):
-        message = f"schedule {schedule_id} does not exist; GET /v1/schedules lists those that do"
-        raise NotFound("unknown_schedule", message)
+        message = f"schedule {schedule_id} does not exist"
+        raise NotFound("unknown_schedule", message, api_remedy="GET /v1/schedules lists those that do")
     return row
 
 

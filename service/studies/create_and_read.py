@@ -27,7 +27,7 @@ from shardtune.service.http.errors import Conflict, NotFound, invalid
 from shardtune.service.http.idempotent_requests import NO_KEY, IdempotencyKey
 from shardtune.service.hub import named_models
 from shardtune.service.process.context import Context
-from shardtune.service.studies import validation, views
+from shardtune.service.studies import from_rows, validation
 from shardtune.service.studies.choose_precision import choose_precision
 from shardtune.service.studies.placement import place_study
 from shardtune.service.workers import (
@@ -88,7 +88,7 @@ def create_study(
             raise Conflict("study_exists", message) from None
         leases.add_run(session, study, None, RunPurpose.MODEL_SUMMARY, now)
         log.info("study created", extra={"study": study.id, "model": checked.spec.model.name})
-        created = views.study_view(study, {}, 0)
+        created = from_rows.study_from_row(study, {}, 0)
         if resolve_key is None:
             return idempotency.answer(session, created, 201)
         idempotency.answer(session, Resolved(study=created), 202)
@@ -202,7 +202,7 @@ def list_trials(
         get_study(context, session, study_id)
         rows = trials.page(session, study_id, states, after, limit + 1)
         page_rows, next_token = paging.split_page(rows, limit, filters, lambda row: row.number)
-        return TrialPage(trials=tuple(views.trial_view(row) for row in page_rows), next_page_token=next_token)
+        return TrialPage(trials=tuple(from_rows.trial_from_row(row) for row in page_rows), next_page_token=next_token)
 
 
 def list_rejections(context: Context, study_id: str, token: str | None, limit: int) -> RejectionPage:
@@ -220,7 +220,8 @@ def get_study(context: Context, session: Session, study_id: str) -> StudyRow:
     # The same answer for another project's study as for none: an id must not reveal what others own.
     row = studies.get(session, study_id)
     if row is None or not context.principal.sees(row.project_id):
-        raise NotFound("unknown_study", f"study {study_id} does not exist; GET /v1/studies lists those that do")
+        message = f"study {study_id} does not exist"
+        raise NotFound("unknown_study", message, api_remedy="GET /v1/studies lists those that do")
     return row
 
 
@@ -229,4 +230,4 @@ def study_views(session: Session, rows: Sequence[StudyRow]) -> list[Study]:
     # Counted for all rows at once: a page shows up to 500 studies.
     ids = [row.id for row in rows]
     counts, rejected = studies.trial_counts(session, ids), studies.rejection_counts(session, ids)
-    return [views.study_view(row, counts.get(row.id, {}), rejected.get(row.id, 0)) for row in rows]
+    return [from_rows.study_from_row(row, counts.get(row.id, {}), rejected.get(row.id, 0)) for row in rows]

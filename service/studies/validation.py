@@ -13,7 +13,7 @@ from shardtune.api_schemas.strategies.recipe_support import deepcompile_support,
 from shardtune.api_schemas.studies.budget import Budget
 from shardtune.api_schemas.studies.study_request import StudyRequest, StudySpec
 from shardtune.api_schemas.training.models import MOST_ELEMENTS, BlockSummary, ModelSpec, ModelSummary
-from shardtune.api_schemas.training.workload import PRECISIONS, Precision
+from shardtune.api_schemas.training.workload import PRECISIONS, IndivisibleBatch, Precision
 from shardtune.service.http.errors import Invalid, invalid, invalid_from_value_error
 from shardtune.service.studies import model_checks
 from shardtune.service.studies.choose_precision import stated_precision
@@ -59,13 +59,14 @@ def check(spec: StudySpec, cluster: Cluster) -> ResolvedBaseline:
     try:
         resolved = baseline.resolve_with_notes(spec.baseline, spec.workload, cluster, spec.model)
     except ValueError as error:
-        raise invalid_from_value_error("" if str(error).startswith("baseline.") else "baseline", error) from error
+        raise invalid_from_value_error("baseline", error) from error
     try:
         # Built against a stand-in for the model: limits that leave nothing are rejected before a worker is taken.
         search_space = space.build(spec.workload, cluster, _stand_in_summary(spec.model), spec.space)
+    except IndivisibleBatch as error:
+        raise invalid_from_value_error("workload", error) from error
     except ValueError as error:
-        field = "workload" if str(error).startswith("global_batch") else ""
-        raise invalid_from_value_error(field, error) from error
+        raise invalid_from_value_error("", error) from error
     _check_considered(spec, cluster)
     compiles = search_space.limits.compiles(search_space.domains.on_gpu)
     dropped_notes = (

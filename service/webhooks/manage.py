@@ -178,7 +178,8 @@ def _lock(context: Context, session: Session, webhook_id: str) -> WebhookRow:
 def _check_visible(context: Context, row: WebhookRow | None, webhook_id: str) -> WebhookRow:
     project_id = context.principal.project_id
     if row is None or project_id not in (None, row.project_id):
-        raise NotFound("unknown_webhook", f"webhook {webhook_id} does not exist; GET /v1/webhooks lists those that do")
+        message = f"webhook {webhook_id} does not exist"
+        raise NotFound("unknown_webhook", message, api_remedy="GET /v1/webhooks lists those that do")
     return row
 
 

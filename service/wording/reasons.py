@@ -1,6 +1,6 @@
 """Reasons for and against believing an answer: the most important of each, and how its figures were measured."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from shardtune.service.wording.answers.trust_line import Trust
@@ -22,13 +22,12 @@ class Reasons:
     whose short form leaves its figures out."""
 
 
-def reasons(trust: Sequence[Trust], sentence: str, speeds: Sequence[Trust] = ()) -> Reasons:
-    """Choose the reasons to show beside the `sentence` of the answer, and leave out reasons that repeat it. `speeds`:
-    lines about the measured speeds, which join the folded reasons."""
-    # The sentence itself may say why a machine was too busy: a reason that repeats it tells nothing.
-    said = sentence.lower()
-    new = [reason for reason in trust if reason.brief is not None or reason.text.lower() not in said]
-    listed = [reason for reason in new if reason.shown and reason.shown.lower() not in said]
+def reasons(trust: Sequence[Trust], stated: Collection[str] = (), speeds: Sequence[Trust] = ()) -> Reasons:
+    """Choose the reasons to show beside the sentence of the answer, and leave out reasons that repeat it. `stated`:
+    subjects of reasons that the sentence states. `speeds`: lines about the measured speeds, which join the folded
+    reasons."""
+    new = [reason for reason in trust if reason.brief is not None or reason.subject not in stated]
+    listed = [reason for reason in new if reason.shown and reason.subject not in stated]
     supporting = [reason for reason in listed if reason.tone == "good"]
     opposing = [reason for tone in _AGAINST for reason in listed if reason.tone == tone]
     shown = {id(reason) for reason in (*supporting[:_MOST_SHOWN], *opposing[:_MOST_SHOWN])}

@@ -10,7 +10,15 @@ from shardtune.api_schemas.training import float8
 from shardtune.api_schemas.training.optimizers import DEFAULT_OPTIMIZER
 from shardtune.api_schemas.training.workload import Workload
 from shardtune.api_schemas.trials.resume_check import ResumeCheck, ResumeOutcome
-from shardtune.api_schemas.trials.trial import Rejection, RunPurpose, Trial, TrialOrigin, TrialState
+from shardtune.api_schemas.trials.trial import (
+    ChangedKnob,
+    Rejection,
+    RunPurpose,
+    Trial,
+    TrialOrigin,
+    TrialState,
+    changes_in,
+)
 from shardtune.service.wording.backend_words import BACKENDS, short_name
 from shardtune.service.wording.disambiguate import knob_value
 from shardtune.service.wording.knob_words import KNOBS, knob_name
@@ -95,10 +103,9 @@ def pruning_note(trial: Trial) -> str:
 
 
 def rejection_text(rejection: Rejection) -> str:
-    """Return the description of a configuration that the memory gate rejected (predicted not to fit), with the
-    reason."""
-    description, reason = rejection.config.describe(), " ".join(rejection.reason.split())
-    return reason if reason.startswith(description) else f"{description}: {reason}"
+    """Return on one line why the memory gate rejected a configuration (predicted not to fit). The reason begins with
+    the configuration's description."""
+    return " ".join(rejection.reason.split())
 
 
 def closest_rejections(rejections: Sequence[Rejection]) -> list[str]:
@@ -138,21 +145,21 @@ def sampler_note(trial: Trial) -> str:
 def describe_change(stored: str) -> str:
     """Rewrite the stored description of the change that a trial tests, with display names of knobs: `freed host memory
     kept by the process instead of returned to the system`."""
-    return "; ".join(_changed_knob(*part.partition(" ")) for part in stored.split("; "))
+    return "; ".join(_part_in_words(part) for part in changes_in(stored))
 
 
-def _changed_knob(name: str, gap: str, change: str) -> str:
-    """Rewrite one stored change of a knob or backend with its display name. `name` is the text before the first space,
-    `gap` the space, and `change` the rest."""
-    # `fsdp2 instead of zero` is about backends, `micro_batch 4 instead of 1` about a knob; other text stays as it is.
-    new, has_two_values, old = change.partition(" instead of ")
-    if name in BACKENDS:
-        return f"{short_name(name)}{gap}instead of {short_name(change.rpartition(' ')[2])}"
-    if name not in KNOBS or not has_two_values:
-        return f"{name}{gap}{change}"
-    if new in ("True", "False"):
-        return f"{'with' if new == 'True' else 'without'} {knob_name(name)}"
-    return f"{knob_name(name)} {_value_in_words(name, new)} instead of {_value_in_words(name, old)}"
+def _part_in_words(part: ChangedKnob | str) -> str:
+    """Rewrite one change of a knob or of the backend with its display name; a remark stays as it is."""
+    if isinstance(part, str):
+        return part
+    if part.knob == "" and {part.value, part.previous} <= {*BACKENDS}:
+        return f"{short_name(part.value)} instead of {short_name(part.previous)}"
+    if part.knob not in KNOBS:
+        return str(part)
+    if part.value in ("True", "False"):
+        return f"{'with' if part.value == 'True' else 'without'} {knob_name(part.knob)}"
+    new, old = _value_in_words(part.knob, part.value), _value_in_words(part.knob, part.previous)
+    return f"{knob_name(part.knob)} {new} instead of {old}"
 
 
 def _value_in_words(name: str, stored: str) -> str:

@@ -63,7 +63,8 @@ def read(context: Context, fingerprint_id: str) -> FingerprintDetail:
         if not records or (project_id is not None and not records[0].holders and not dependents):
             raise NotFound(
                 "unknown_fingerprint",
-                f"fingerprint {fingerprint_id} does not exist; GET /v1/fingerprints lists those that do",
+                f"fingerprint {fingerprint_id} does not exist",
+                api_remedy="GET /v1/fingerprints lists those that do",
             )
         dependent_views = tuple(_dependent_view(row) for row in dependents)
         return FingerprintDetail.model_validate({**dict(records[0]), "dependents": dependent_views})

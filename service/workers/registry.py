@@ -143,7 +143,8 @@ def _lock_administered(context: Context, session: Session, worker_id: str) -> Wo
     row = workers.lock(session, worker_id)
     # A worker that serves every project belongs to none, so a key bound to a project cannot administer it.
     if row is None or context.principal.project_id not in (None, row.project_id):
-        raise NotFound("unknown_worker", f"worker {worker_id} does not exist; GET /v1/workers lists those that do")
+        message = f"worker {worker_id} does not exist"
+        raise NotFound("unknown_worker", message, api_remedy="GET /v1/workers lists those that do")
     return row
 
 

@@ -19,7 +19,7 @@ def on_rung(
     try:
         return rungs.for_rung(request, cluster, measured, has_worker=has_worker)
     except ValueError as error:
-        raise invalid_from_value_error("target" if str(error).startswith("target") else "", error) from error
+        raise invalid_from_value_error("", error) from error
 
 
 def notes_of_begun(spec: StudyRequest, cluster: Cluster, measured: MeasuredHardware | None) -> tuple[str, ...]:

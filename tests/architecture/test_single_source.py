@@ -37,6 +37,25 @@ def test_only_the_schemas_list_the_open_states():
     assert actual == []
 
 
+def test_only_the_schemas_know_dtypes_and_the_loss_by_their_words():
+    """Others ask `Precision` and `TrialConfig`, so that the next precision or loss is declared in one place."""
+    fields = {"master_dtype", "compute_dtype", "reduce_dtype", "weights_dtype", "loss"}
+    actual = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for folder in ("db", "service", "tuner", "workers")
+        for path in (ROOT / folder).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Compare)
+        and any(isinstance(side, ast.Attribute) and side.attr in fields for side in (node.left, *node.comparators))
+        and any(_is_word(side) for side in (node.left, *node.comparators))
+    ]
+    assert actual == []
+
+
+def _is_word(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, str)
+
+
 def test_an_attempt_can_end_by_every_kind_of_failure():
     own = {AttemptEnd.COMPLETE, AttemptEnd.RELEASED, AttemptEnd.CANCELLED}
     assert {end.value for end in set(AttemptEnd) - own} == {kind.value for kind in FailureKind}

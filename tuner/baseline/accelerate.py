@@ -93,7 +93,7 @@ def _precision(top: Section, workload: Workload, notes: list[str]) -> str | None
         precisions.check_fp16(f"{top.name('mixed_precision')} fp16", is_float16, precision, notes)
         return mixed
     bf16 = None if mixed is None else mixed == "bf16"
-    if bf16 is not None or precision.compute_dtype == "bfloat16":
+    if bf16 is not None or precision.computes_in_bfloat16:
         remedy = precisions.ddp_name(workload.adapter) if autocasts(top) else "bf16-mixed"
         # Beside DeepSpeed it switches DeepSpeed's own bf16, whose section says how states are kept.
         is_deepspeed = top.word("distributed_type") == "deepspeed"
@@ -121,7 +121,7 @@ def _check_float8(top: Section, workload: Workload, notes: list[str]) -> None:
             f"{name} ('fp8') scales tensorwise by torchao, but the workload's float8 is {stated}; state float8 'tensorwise', or "
             "use bf16"
         )
-    if workload.precision.compute_dtype != "bfloat16":
+    if not workload.precision.computes_in_bfloat16:
         workload_side = precisions.describe_precision(workload.precision)
         raise ValueError(
             f"{name} ('fp8') computes the rest in bfloat16, but {workload_side}; use precision 'bf16-mixed'"

@@ -125,7 +125,7 @@ def _strategy(zero: Section, precision: Precision, notes: list[str]) -> ZeroConf
         notes += ineffective
         return strategy
     # DeepSpeed's stage 0 has bf16 training of its own, which no other strategy shares, so speeds would not compare.
-    if precision.weights_dtype != "float32":
+    if not precision.has_float32_weights:
         raise ValueError(
             f"{zero.name('stage')} (0) under precision ({precision.name!r}) trains something else in DeepSpeed 0.19.8 than "
             "every other strategy; use stage 1, 2 or 3, or give a DDP baseline: "

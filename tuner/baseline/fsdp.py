@@ -153,7 +153,7 @@ def note_precision(precision: Precision, tool: str, notes: list[str]) -> None:
         notes.append(
             f"{tool}'s bf16 casts FSDP's weights to bfloat16; measured with float32 weights under autocast ({precision.name})"
         )
-    elif precision.compute_dtype != "float32" and precision.reduce_dtype == "float32":
+    elif not precision.computes_in_float32 and precision.reduces_in_float32:
         short = "fp16" if precision.scales_loss else "bf16"
         notes.append(
             f"{tool}'s {short} reduces gradients in {precision.compute_dtype}; measured with the precision's float32 ({precision.name})"

@@ -22,9 +22,9 @@ def check_bf16(
     switch open. `remedy_name`: precision to suggest in the error."""
     workload_side = describe_precision(precision)
     if enabled is None:
-        if precision.compute_dtype == "bfloat16":
+        if precision.computes_in_bfloat16:
             notes.append(f"{name} is absent or auto; measured as true, since {workload_side}")
-    elif enabled != (precision.compute_dtype == "bfloat16"):
+    elif enabled != precision.computes_in_bfloat16:
         remedy = f"precision {remedy_name if enabled else 'fp32'!r}"
         raise ValueError(f"{name} ({str(enabled).lower()}), but {workload_side}; change one of them, e.g. {remedy}")
 
@@ -55,7 +55,7 @@ def note_autocast(tool: str, workload: Workload, notes: list[str]) -> None:
     """Add a note that bf16 under DDP is autocast in the Trainer and in Accelerate, and which precision is measured."""
     precision = workload.precision
     if quantization_of(workload.adapter) is not None:
-        if precision.compute_dtype != "float32" and not precision.has_low_states:
+        if not precision.computes_in_float32 and not precision.has_low_states:
             notes.append(
                 f"{tool}'s bf16 under DDP is autocast, which no trial does beside 4-bit weights; measured as {precision.name} computes"
             )
@@ -66,7 +66,7 @@ def note_autocast(tool: str, workload: Workload, notes: list[str]) -> None:
             f"{tool}'s fp16 under DDP is autocast, which keeps norms and softmax in float32; measured with weights that are cast "
             f"to float16 ({precision.name})"
         )
-    elif precision.compute_dtype != "float32" and not precision.has_low_states:
+    elif not precision.computes_in_float32 and not precision.has_low_states:
         notes.append(
             f"{tool}'s bf16 under DDP is autocast, which keeps norms and softmax in float32; measured as the stated precision "
             f"({precision.name}) computes: state bf16-autocast, or leave the precision out, to measure {tool}'s"

@@ -13,7 +13,7 @@ from shardtune.tuner.export.precision import float8, loss_scale
 from shardtune.tuner.export.quoting import in_docstring
 from shardtune.tuner.export.source import ExportSource, reject_axes
 from shardtune.tuner.export.templates import fill
-from shardtune.tuner.export.trial_rendering import Rendered, comment, differences, pretty, run_by
+from shardtune.tuner.export.trial_rendering import Rendered, comment, differences, note_texts, pretty, run_by
 
 RELEASE = "lightning 2.6"
 
@@ -35,7 +35,7 @@ def render(source: ExportSource, backends: Backends = BACKENDS) -> Rendered:
     parts = render_parts(source, config.strategy)
     rendered_config = run_by(config, "lightning", strategy=parts.strategy)
     lossy = (
-        *differences(config, rendered_config, "lightning"),
+        *note_texts(differences(config, rendered_config, "lightning")),
         *_notes(source),
         *parts.notes,
         *environment.notes(source),

@@ -31,7 +31,7 @@ def imports(source: ExportSource, splits_vocabulary: bool) -> list[str]:
 
 def is_chunked(source: ExportSource) -> bool:
     """Whether the exported configuration computes the loss in chunks of tokens."""
-    return source.config.loss == "chunked"
+    return source.config.has_chunked_loss
 
 
 def constants(source: ExportSource) -> list[str]:

@@ -17,7 +17,7 @@ from shardtune.tuner.export.precision import float8
 from shardtune.tuner.export.quoting import in_docstring, literal
 from shardtune.tuner.export.source import ExportSource
 from shardtune.tuner.export.templates import fill, indent
-from shardtune.tuner.export.trial_rendering import Rendered, comment, differences, keywords, run_by
+from shardtune.tuner.export.trial_rendering import Rendered, comment, differences, keywords, note_texts, run_by
 
 RELEASE = "torchtitan 0.3.0"
 FILE = "torchtitan_config.py"
@@ -86,7 +86,7 @@ def render(source: ExportSource, backends: Backends = BACKENDS) -> Rendered:
     rendered_config = run_by(config, "torchtitan", **changes)
     compared = rendered_config if lost else rendered_config.model_copy(update={"strategy": config.strategy})
     besides = (*_notes(source), *context.torchtitan_notes(source), *notes, *environment.notes(source))
-    lossy = (*differences(config, compared, "torchtitan"), *besides)
+    lossy = (*note_texts(differences(config, compared, "torchtitan")), *besides)
     return Rendered({FILE: _document(source, mesh, lossy)}, RELEASE, lossy, rendered_config)
 
 

@@ -1,8 +1,8 @@
 """Rendered export for one training program, and phrases that the renderers share."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from shardtune.api_schemas.knobs import Consumer, declarations
 from shardtune.api_schemas.knobs.condition import value_text
@@ -25,6 +25,21 @@ class Rendered:
     configuration where the program can express all settings."""
 
 
+class LossyNote(NamedTuple):
+    """Difference between a program's training and the measured trial. Code that leaves some differences out compares
+    subjects, never sentences."""
+
+    subject: str
+    """Name of the knob, or of another setting, that the sentence is about."""
+    text: str
+    """Sentence: name of the setting, measured value, and what the program does instead."""
+
+
+def note_texts(notes: Iterable[LossyNote], without: Collection[str] = ()) -> tuple[str, ...]:
+    """Sentences of the notes, except of those about the subjects in `without`."""
+    return tuple(note.text for note in notes if note.subject not in without)
+
+
 def run_by(measured: TrialConfig, consumer: Consumer, **changes: Any) -> TrialConfig:
     """Copy of the measured configuration as another program trains it: knobs that the program cannot express have the
     program's own value. `changes`: the program's strategy, and values that depend on more than one knob."""
@@ -38,14 +53,17 @@ _PROGRAMS: Mapping[Consumer, str] = {
 }
 
 
-def differences(measured: TrialConfig, consumer_config: TrialConfig, consumer: Consumer) -> tuple[str, ...]:
+def differences(measured: TrialConfig, consumer_config: TrialConfig, consumer: Consumer) -> tuple[LossyNote, ...]:
     """Describe each knob whose value in the other program's configuration differs from the measured value, and why,
     where the program lacks the knob."""
     reasons = {**declarations.reasons(measured, consumer), **declarations.reasons(measured.strategy, consumer)}
     measured_values, consumer_values = _flat(measured), _flat(consumer_config)
     return tuple(
-        f"{name}: {value_text(measured_values[name])} was measured; {_PROGRAMS[consumer]} has {value_text(consumer_values[name])}"
-        + (f", as it {reasons[name]}" if name in reasons else "")
+        LossyNote(
+            name,
+            f"{name}: {value_text(measured_values[name])} was measured; {_PROGRAMS[consumer]} has {value_text(consumer_values[name])}"
+            + (f", as it {reasons[name]}" if name in reasons else ""),
+        )
         for name in measured_values
         if measured_values[name] != consumer_values.get(name)
     )

@@ -39,7 +39,7 @@ def _shared_fields(config: TrialConfig, sequence: int, world_size: int, global_b
         "checkpoint_every": config.checkpoint_every,
         "activation_offload": config.activation_offload,
         "mlp_slices": config.mlp_slices,
-        "loss_chunk": config.loss_chunk if config.loss == "chunked" else 0,
+        "loss_chunk": config.chunk_tokens or 0,
         "compiled": config.compile,
         "keeps_freed": config.malloc == "keep",
         "sync_last": config.strategy.sync_policy == "last",

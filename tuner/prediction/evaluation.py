@@ -130,7 +130,7 @@ def evaluate(
         dtypes = replace(dtypes, linear_bits=8)
     host = None
     try:
-        host = machine(cluster, workload.precision.compute_dtype == "float32", measured)
+        host = machine(cluster, workload.precision.computes_in_float32, measured)
     except ValueError:
         if not unknown_speed:
             raise

@@ -87,7 +87,7 @@ def tolerance(
     """Largest allowed differences between two trials' losses, gradient norms and weights at a precision; they are
     smaller if no value is rounded below fp32. `float8`: scaling with which linear layers multiply in float8, or
     None."""
-    exact = precision.compute_dtype == precision.reduce_dtype == precision.master_dtype == "float32"
+    exact = precision.is_float32_throughout
     if float8 is not None:
         own = _below_fp32(precision, optimizer)
         return replace(

@@ -34,7 +34,7 @@ def accelerator_options(trial: ScriptTrial) -> dict[str, Any]:
     return {
         "cpu": trial.device.type == "cpu",
         # A model that is loaded in bfloat16 trains in it throughout without mixed precision.
-        "mixed_precision": "bf16" if precision.compute_dtype == "bfloat16" and not precision.has_low_states else "no",
+        "mixed_precision": "bf16" if precision.mixes_bfloat16 else "no",
         "gradient_accumulation_plugin": plugin,
         "kwargs_handlers": [DistributedDataParallelKwargs(broadcast_buffers=False, **strategy.to_ddp())],
     }

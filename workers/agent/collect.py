@@ -199,6 +199,6 @@ def model_flops_utilisation(task: TrialTask, tokens_per_s_per_gpu: float, peak_f
     None if the model's FLOPs or the device's peak are unknown. The known peak is that of bf16 and fp16, so that float32
     has no MFU.
     """
-    if task.forward_flops_per_token is None or peak_flops is None or task.workload.precision.compute_dtype == "float32":
+    if task.forward_flops_per_token is None or peak_flops is None or task.workload.precision.computes_in_float32:
         return None
     return task.passes * task.forward_flops_per_token * tokens_per_s_per_gpu / peak_flops

@@ -1,7 +1,6 @@
 """Measured compute and link rates of this machine, once per fingerprint (hardware and software versions), stored beside
 the trial directories."""
 
-import re
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +12,7 @@ from shardtune.api_schemas.machines.hardware import Fingerprint, HardwareReport,
 from shardtune.workers.clock import now_s
 from shardtune.workers.launch import Launch
 from shardtune.workers.launchers.base import Launcher, LaunchFailed
+from shardtune.workers.machine import host_facts
 from shardtune.workers.trial_dir import tail
 
 _DEADLINE_S = 300.0
@@ -23,7 +23,6 @@ _FAR_BELOW = 0.25
 It is low: a single TCP connection over a good network reaches more than this fraction, and one over a slow network
 less.
 """
-_LINK = re.compile(r"(\d+)×([\d.]+) Gb/s (\w+)")
 _CAUSES = {
     "cuda": "NCCL most likely runs over sockets: look for NET/Socket in the output with NCCL_DEBUG=INFO, then see to the "
     "network plugin, /dev/infiniband in containers, and NCCL_IB_HCA",
@@ -122,9 +121,7 @@ def with_bandwidth(fingerprint: Fingerprint, measured: MeasuredHardware | None, 
 
 def notes(fingerprint: Fingerprint) -> tuple[str, ...]:
     """Notes for the operator about measured bandwidths that are far below the nominal rates of the links."""
-    rates: dict[str, float] = {}
-    for count, gbit_per_s, kind in _LINK.findall(fingerprint.nics or ""):
-        rates[kind] = rates.get(kind, 0.0) + int(count) * float(gbit_per_s) / 8
+    rates = host_facts.nominal_gb_per_s(fingerprint.nics or "")
     nominal, measured = max(rates.values(), default=0.0), fingerprint.inter_node_gb_per_s
     if measured is None or measured >= _FAR_BELOW * nominal:
         return ()

@@ -2,6 +2,7 @@
 
 import hashlib
 import platform
+import re
 from collections import Counter
 from collections.abc import Collection
 from pathlib import Path
@@ -13,6 +14,8 @@ from shardtune.workers.machine.oom_counter import cgroups
 
 _ETHERNET = "1"
 """Value in /sys/class/net/*/type that marks an Ethernet interface (ARPHRD_ETHER)."""
+_LINK = re.compile(r"(\d+)×([\d.]+) Gb/s (\w+)")
+"""Pattern of one kind of links in the text of `nics`."""
 
 
 def host_memory_gib() -> float:
@@ -117,6 +120,15 @@ def nics(root: Path = Path("/")) -> str | None:
         speed = _text(link / "speed")
         links[f"{int(speed) / 1000:g} Gb/s Ethernet" if speed.isdigit() and int(speed) else "Ethernet"] += 1
     return ", ".join(f"{count}×{kind}" for kind, count in sorted(links.items())) or None
+
+
+def nominal_gb_per_s(links: str) -> dict[str, float]:
+    """Nominal rate in GB/s of a host's links by kind. `links` has the form of `nics`; links of unknown speed are left
+    out."""
+    rates: dict[str, float] = {}
+    for count, gbit_per_s, kind in _LINK.findall(links):
+        rates[kind] = rates.get(kind, 0.0) + int(count) * float(gbit_per_s) / 8
+    return rates
 
 
 def _cpuinfo(root: Path, name: str) -> list[str]:

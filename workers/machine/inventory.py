@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from pydantic import BaseModel, JsonValue, ValidationError
 
-from shardtune.api_schemas.base import GIB, Dtype
+from shardtune.api_schemas.base import GIB, Dtype, dtypes_listed
 from shardtune.api_schemas.machines.hardware import Cluster, Fingerprint, Inventory
 from shardtune.api_schemas.machines.host_partition import HostPartition
 from shardtune.api_schemas.training.environment_settings import recorded_variables
@@ -219,7 +219,7 @@ def _native_dtypes(gpu: DetectedGpu | None, libraries: Libraries) -> str | None:
 
 def _float8(devices: Fingerprint, libraries: Libraries) -> tuple[str, ...]:
     """Float8 scaling recipes with which ranks can train here: a GPU needs float8 hardware, CPU ranks emulate it."""
-    has_float8 = devices.device == "cpu" or "float8" in (devices.native_dtypes or "").split(", ")
+    has_float8 = devices.device == "cpu" or "float8" in dtypes_listed(devices.native_dtypes or "")
     return libraries.float8 if has_float8 else ()
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
+from shardtune.api_schemas.base import listed_dtypes
 from shardtune.workers.rank.measure import dtypes
 from shardtune.workers.rank.model import adapters, float8
 from shardtune.workers.rank.strategies import optimizers
@@ -25,7 +26,7 @@ def describe(ranks: int | None = None) -> dict[str, Any]:
         "adapters": adapters.trainable_kinds(),
         "optimizers": optimizers.installed_kinds(),
         "float8": float8.installed_recipes(),
-        "cpu_dtypes": dtypes.native_on_cpu(),
+        "cpu_dtypes": listed_dtypes(dtypes.native_on_cpu()),
         "matmul_flops": dtypes.matmul_flops(ranks) if ranks else {},
     }
 

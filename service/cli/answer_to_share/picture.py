@@ -59,7 +59,7 @@ def as_svg(study: Study, result: StudyResult, trials: Sequence[Trial]) -> str:
 def _content(study: Study, result: StudyResult, trials: Sequence[Trial]) -> RenderableType:
     verdict = verdict_text(result)
     speeds = speed_reasons(result, result_runs(study, result, trials))
-    chosen = reasons(summary.reasons(study, result, trials), verdict)
+    chosen = reasons(summary.reasons(study, result, trials))
     lines: list[RenderableType] = [
         Text(_printable(f"{study.spec.model.name}: {result.best.description}"), "bold"),
         Text(_printable(verdict[:1].upper() + verdict[1:]), "bold blue"),

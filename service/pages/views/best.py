@@ -19,7 +19,7 @@ from shardtune.service.pages.views import freshness, purpose, words
 from shardtune.service.pages.views.freshness import StudyFreshness
 from shardtune.service.pages.views.purpose import Purpose
 from shardtune.service.pages.views.recommendation import Recommended, of_studies
-from shardtune.service.studies import views as shown
+from shardtune.service.studies import from_rows
 from shardtune.service.wording import cluster_words
 from shardtune.service.wording.progress import time_left
 from shardtune.service.wording.progress.time_left import RunCounts
@@ -98,7 +98,7 @@ def read_models(session: Session, rows: Sequence[StudyRow]) -> list[Study]:
     together."""
     ids = [row.id for row in rows]
     counts, rejected = studies.trial_counts(session, ids), studies.rejection_counts(session, ids)
-    return [shown.study_view(row, counts.get(row.id, {}), rejected.get(row.id, 0)) for row in rows]
+    return [from_rows.study_from_row(row, counts.get(row.id, {}), rejected.get(row.id, 0)) for row in rows]
 
 
 def running_rows(session: Session, rows: Sequence[StudyRow], now: datetime) -> tuple[RunningRow, ...]:

@@ -33,7 +33,7 @@ class Purpose:
 
 
 _SEARCH = Purpose("search", "A user's search for the fastest configuration.")
-_EXPLAINED = {
+KIND_TEXTS = {
     "challenge": "Measures the recommendation against a few other configurations.",
     "search": "Searches again, because a challenge changed the ranking.",
     "canary": "Runs the recommendation on one worker to detect a slowdown.",
@@ -57,7 +57,7 @@ def _purpose_of(study: Study, retune_rows: dict[str, tuple[RetuneRow, str | None
         return _SEARCH
     kind = "new search" if system_study.kind == SystemStudyKind.SEARCH else system_study.kind
     if system_study.retune_id not in retune_rows:
-        return Purpose(kind, _EXPLAINED[system_study.kind], system_study.warm_study_id)
+        return Purpose(kind, KIND_TEXTS[system_study.kind], system_study.warm_study_id)
     retune, schedule = retune_rows[system_study.retune_id]
     cause = retune_words.cause(retune.cause, retune.changed_fields) + (f" (schedule {schedule})" if schedule else "")
     is_last = study.study_id == (retune.search_study_id or retune.challenge_study_id)
@@ -67,4 +67,4 @@ def _purpose_of(study: Study, retune_rows: dict[str, tuple[RetuneRow, str | None
     if ended is not None and ended is not RetuneOutcome.REPLACED:
         outcome = f"{ended.capitalize()}: {retune.reason}." if retune.reason else f"{ended.capitalize()}."
     is_kept = ended is RetuneOutcome.KEPT
-    return Purpose(kind, _EXPLAINED[system_study.kind], system_study.warm_study_id, cause, outcome, is_kept)
+    return Purpose(kind, KIND_TEXTS[system_study.kind], system_study.warm_study_id, cause, outcome, is_kept)

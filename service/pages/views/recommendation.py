@@ -19,7 +19,7 @@ from shardtune.service.wording import retune_words
 
 _MOST_DECISIONS = 8
 """Maximum number of decisions on a recommendation, such as approvals, that the page shows, newest first."""
-_DECISION_TEXTS = {
+DECISION_TEXTS = {
     DecisionAction.PROPOSED: "proposed",
     DecisionAction.RECOMMENDED: "recommended as the fastest known",
     DecisionAction.KEPT: "not recommended: the current recommendation is faster",
@@ -30,6 +30,7 @@ _DECISION_TEXTS = {
     DecisionAction.ROLLED_BACK: "rolled back to",
     DecisionAction.STALE: "stale: hardware or software has changed",
     DecisionAction.FRESH: "fresh again: hardware or software has changed back",
+    DecisionAction.WITHDRAWN: "withdrawn",
     DecisionAction.RENEWED: "measured again and kept",
     DecisionAction.SUPERSEDED: "measured on changed hardware or software since",
     DecisionAction.INCONCLUSIVE: "measured again without a clear answer",
@@ -223,7 +224,7 @@ def _decisions(session: Session, row: RecommendationRow) -> tuple[ShownDecision,
 
 def _decision(decision: DecisionRow, row: RecommendationRow) -> ShownDecision:
     is_about_this = decision.recommendation_id == row.id
-    text = _DECISION_TEXTS[decision.action]
+    text = DECISION_TEXTS[decision.action]
     is_too_busy = is_about_this and row.answer.result.verdict is Verdict.TOO_BUSY
     if is_too_busy and decision.action is DecisionAction.RECOMMENDED:
         text = "recommended for now: the machine was too busy to compare"

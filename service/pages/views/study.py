@@ -1,6 +1,6 @@
 """Values of a study's page: its progress, its answer with the reasons to trust it, and its trials."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -30,7 +30,7 @@ from shardtune.service.pages.views.study_sections.request_notes import request_n
 from shardtune.service.pages.views.study_sections.search_charts import SearchCharts
 from shardtune.service.pages.views.study_sections.study_log import LogLine, study_log
 from shardtune.service.pages.views.study_sections.trial_table import TrialLine, trial_lines
-from shardtune.service.studies.views import trial_view
+from shardtune.service.studies.from_rows import trial_from_row
 from shardtune.service.wording import cluster_words, disambiguate, recipe_words
 from shardtune.service.wording.answers.how_measured import speed_reasons
 from shardtune.service.wording.answers.trust_line import Trust
@@ -127,7 +127,7 @@ def study_page(session: Session, row: StudyRow, chosen: TrialFilter, page: Page,
         baseline_origin=_baseline_origin(study, points),
         best_peak_gib=best.contender_peak(answer) if answer else None,
         progress=study_progress(session, row, study, now),
-        reasons=_reasons(session, study, points, fresh, sentence) if result else None,
+        reasons=_reasons(session, study, points, fresh, words.stated_subjects(study, why)) if result else None,
         next_step=next_step(study, recommended, fresh, now),
         log=study_log(session, row.id, link, study.system_study is not None),
         read_as=request_notes(study),
@@ -150,15 +150,15 @@ def study_page(session: Session, row: StudyRow, chosen: TrialFilter, page: Page,
 
 
 def _reasons(
-    session: Session, study: Study, points: Sequence[TrialPoint], fresh: StudyFreshness, sentence: str
+    session: Session, study: Study, points: Sequence[TrialPoint], fresh: StudyFreshness, stated: Collection[str]
 ) -> Reasons:
     assert study.result is not None
     # Without pruned and infeasible trials, which confirm nothing about an answer.
     complete = [TrialConfig.model_validate(p.config) for p in points if p.state == TrialState.COMPLETE]
     rows = trials.with_validation_runs(session, study.study_id, study.result.best.trial_number)
-    stored = result_runs(study, study.result, [trial_view(row) for row in rows], complete)
+    stored = result_runs(study, study.result, [trial_from_row(row) for row in rows], complete)
     believed = (*trust(study, stored), Trust(_FRESH_TONES[fresh.word], fresh.why))
-    return reasons(believed, sentence, speed_reasons(study.result, stored))
+    return reasons(believed, stated, speed_reasons(study.result, stored))
 
 
 def _baseline_origin(study: Study, points: Sequence[TrialPoint]) -> str:

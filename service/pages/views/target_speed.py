@@ -16,7 +16,7 @@ from shardtune.service.pages.charts.plot import Plot
 _MOST = 200
 """Maximum number of answers in the chart, and of canaries (checks for slowdowns); the newest are shown."""
 _EVER_RECOMMENDED = (RecommendationState.RECOMMENDED, RecommendationState.RETIRED)
-_CANARY_TEXTS = {
+CANARY_TEXTS = {
     CanaryVerdict.NORMAL: "canary, as fast as before",
     CanaryVerdict.SLOW: "canary, slow",
     CanaryVerdict.DRIFT: "canary, slow on every worker",
@@ -58,7 +58,7 @@ def _canaries(rows: Sequence[CanaryRow]) -> list[SpeedMeasurement]:
             at=row.created_at,
             tokens_per_s_per_gpu=row.tokens_per_s_per_gpu,
             spread=None,
-            words=_CANARY_TEXTS[row.verdict] if row.verdict is not None else "canary",
+            words=CANARY_TEXTS[row.verdict] if row.verdict is not None else "canary",
             href=f"/studies/{row.study_id}",
             kind="canary" if row.verdict in (CanaryVerdict.NORMAL, None) else "infeasible",
         )

@@ -19,7 +19,7 @@ from shardtune.service.pages.charts.series import losses, step_times
 from shardtune.service.pages.views import best, words
 from shardtune.service.pages.views.conditions import circumstances, conditions_of, surroundings, troubles
 from shardtune.service.planning import agreement, study_snapshot
-from shardtune.service.studies import views as shown
+from shardtune.service.studies import from_rows
 from shardtune.service.wording import study_words
 from shardtune.tuner.objective import available_gib
 from shardtune.tuner.prediction import predict, traced_shape
@@ -101,7 +101,7 @@ def trial_page(session: Session, row: StudyRow, number: int) -> TrialContext | N
     if number not in rows:
         return None
     study = best.read_models(session, [row])[0]
-    trial = shown.trial_view(rows[number])
+    trial = from_rows.trial_from_row(rows[number])
     run = next((run for run in trial.runs if run.purpose == RunPurpose.SEARCH), None)
     measured = run.measurement if run else None
     reference = _reference(session, row)
@@ -184,7 +184,7 @@ def _nearest(trial: Trial, rows: dict[int, TrialRow]) -> tuple[int, str, float] 
     # Only for lack of memory is "the next smaller one" an answer.
     if trial.failure is None or trial.failure.kind not in (FailureKind.OOM, FailureKind.OVER_LIMIT):
         return None
-    fitting = [shown.trial_view(row) for row in rows.values() if row.state is TrialState.COMPLETE]
+    fitting = [from_rows.trial_from_row(row) for row in rows.values() if row.state is TrialState.COMPLETE]
     sized = [(size, complete) for complete in fitting if (size := study_words.peak_memory(complete)) is not None]
     size, largest = max(sized, key=lambda entry: entry[0], default=(0.0, None))
     return (largest.number, largest.description, size) if largest is not None else None

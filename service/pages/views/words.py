@@ -14,6 +14,7 @@ from shardtune.api_schemas.trials.trial import TrialState
 from shardtune.service.pages.views.purpose import Purpose
 from shardtune.service.wording import cluster_words, study_words
 from shardtune.service.wording.answers import disturbances
+from shardtune.service.wording.answers.trust_line import TOO_BUSY
 from shardtune.service.wording.progress import activity_words
 
 STATE_TONES = {
@@ -126,6 +127,12 @@ def verdict(study: Study, purpose: Purpose) -> tuple[str, str]:
     if study.state is StudyState.FAILED:
         return "warn", f"Extending it failed, and its earlier answer stays: {sentence}"
     return tone, sentence
+
+
+def stated_subjects(study: Study, purpose: Purpose) -> tuple[str, ...]:
+    """Return subjects of the reasons that the sentence of `verdict` states itself."""
+    is_busy = study.result is not None and study.result.too_busy is not None
+    return (TOO_BUSY,) if is_busy and not purpose.outcome else ()
 
 
 def _answer(result: StudyResult) -> tuple[str, str]:

@@ -5,7 +5,7 @@ from shardtune.api_schemas.machines.conditions import program_names
 from shardtune.api_schemas.studies.study_result import Contender, StudyResult
 from shardtune.api_schemas.studies.verdicts import BusyMachine
 from shardtune.service.wording import study_words
-from shardtune.service.wording.answers.trust_line import Trust, part_of
+from shardtune.service.wording.answers.trust_line import TOO_BUSY, Trust, part_of
 from shardtune.service.wording.result_runs import ResultRuns
 from shardtune.tuner.verdict import disturbance
 
@@ -24,7 +24,7 @@ def busy_cause(busy: BusyMachine) -> str:
 def too_busy(result: StudyResult) -> list[Trust]:
     """Return the reason why the machine was too busy to answer, as a list; empty if it was not."""
     busy = result.too_busy
-    return [Trust("bad", busy.describe(), busy_cause(busy))] if busy is not None else []
+    return [Trust("bad", busy.describe(), busy_cause(busy), TOO_BUSY)] if busy is not None else []
 
 
 def uneven_pairs(result: StudyResult) -> list[Trust]:

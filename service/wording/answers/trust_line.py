@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass
 
+TOO_BUSY = "too_busy"
+"""Subject of the reason that says why a machine was too busy to answer. A page's sentence may state the same."""
+
 
 @dataclass(frozen=True)
 class Trust:
@@ -14,6 +17,8 @@ class Trust:
     brief: str | None = None
     """Sentence without numbers of runs, for short lists of reasons. Empty if another reason of the list already says
     it. None if `text` itself is short."""
+    subject: str = ""
+    """What the reason is about, for code; empty if no code asks."""
 
     @property
     def shown(self) -> str:

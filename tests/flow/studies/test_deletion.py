@@ -60,6 +60,8 @@ def test_with_its_answer_withdrawn_the_previous_one_is_recommended(quick_client)
     assert [decision["action"] for decision in decisions[:2]] == ["rolled_back", "withdrawn"]
     rejected = decide(quick_client, body["target_key"], "rollback")
     assert rejected.json()["code"] == "nothing_to_decide", "a withdrawn answer is not gone back to"
+    assert "withdrawn" in page(quick_client, f"/studies/{first}"), "the log of decisions names the withdrawal"
+    assert "withdrawn" in page(quick_client, f"/studies/{first}"), "the log of decisions names the withdrawal"
 
 
 @pytest.mark.answered

@@ -2,6 +2,7 @@
 
 import pytest
 
+from shardtune.api_schemas.base import dtypes_listed, listed_dtypes
 from shardtune.api_schemas.training.native_dtypes import (
     DeviceDtypes,
     decide,
@@ -79,6 +80,13 @@ def test_a_rate_that_contradicts_the_reason_is_told_with_its_remedy():
 )
 def test_gpus_by_their_compute_capability(capability, native):
     assert of_capability(capability) == native
+
+
+def test_a_list_of_dtypes_is_read_as_it_was_written() -> None:
+    names = ("float32", "float16", "bfloat16", "float8")
+    assert listed_dtypes(names) == of_capability((8, 9)) and dtypes_listed(listed_dtypes(names)) == names
+    assert DeviceDtypes("x", True, listed_dtypes(names)).native_names == names
+    assert DeviceDtypes("x", True).native_names == ()
 
 
 def test_every_catalogued_gpu_says_what_it_has():

@@ -13,12 +13,14 @@ from shardtune.api_schemas.training.model_presets import preset_names
 from shardtune.api_schemas.training.models import ModelSpec, ModelSummary, preset
 from shardtune.api_schemas.training.workload import (
     PRECISIONS,
+    IndivisibleBatch,
     Precision,
     Workload,
     WorkloadRequest,
     gradient_accumulation,
 )
 from shardtune.api_schemas.trials.failures import Failure, FailureKind
+from shardtune.api_schemas.trials.trial import ChangedKnob, changes_in, changes_text
 from tests.support.values.tuner_inputs import cpu, gpus
 
 PUBLIC_PRESETS = {"gpt2", "gpt2-large", "llama-3.2-1b", "llama-2-7b", "llama-3.1-8b", "llama-2-70b", "qwen3-8b"}
@@ -121,7 +123,7 @@ def test_precisions_are_named_and_unknown_ones_list_the_known() -> None:
 
 def test_a_global_batch_that_nothing_divides_names_its_neighbours() -> None:
     assert gradient_accumulation(96, 4, 8) == 3
-    with pytest.raises(ValueError, match="try 96 or 104"):
+    with pytest.raises(IndivisibleBatch, match="try 96 or 104"):
         gradient_accumulation(100, 1, 8)
 
 
@@ -279,3 +281,20 @@ def test_a_known_precision_s_name_beside_other_dtypes_is_not_believed() -> None:
     dtypes = PRECISIONS["bf16-true"].model_dump() | {"name": "bf16-mixed"}
     workload = Workload.model_validate({"sequence_length": 8, "global_batch": 1, "precision": dtypes})
     assert workload.precision.name == "bf16-true"
+
+
+@pytest.mark.parametrize(
+    ("parts", "text"),
+    [
+        ([ChangedKnob("", "fsdp2", "zero")], "fsdp2 instead of zero"),
+        (
+            ["first with context parallel", ChangedKnob("malloc", "keep", "default"), "and 2 more"],
+            "first with context parallel; malloc keep instead of default; and 2 more",
+        ),
+        (["the fastest by prediction"], "the fastest by prediction"),
+    ],
+)
+def test_the_changes_that_a_trial_tests_are_read_as_they_were_written(
+    parts: list[ChangedKnob | str], text: str
+) -> None:
+    assert changes_text(parts) == text and changes_in(text) == parts

@@ -40,7 +40,7 @@ def check(tool: Tool, top: Section, workload: Workload, notes: list[str]) -> Non
             )
     else:
         _check_computation(tool, top, precision, notes)
-    if precision.compute_dtype != "bfloat16" or top.get("deepspeed") is not None:
+    if not precision.computes_in_bfloat16 or top.get("deepspeed") is not None:
         return
     if training_arguments.is_sharded(top):
         if precision.has_low_states and tool.loads_low:
@@ -78,7 +78,7 @@ def _check_computation(tool: Tool, top: Section, precision: Precision, notes: li
     remedy = _MIXED if training_arguments.is_sharded(top) else _trained(tool, top)[0]
     if not _loads(tool, top, "bfloat16"):
         precisions.check_bf16(top.name("bf16"), top.flag("bf16"), precision, notes, remedy)
-    elif precision.compute_dtype != "bfloat16":
+    elif not precision.computes_in_bfloat16:
         # Weights in bfloat16 compute in it, with and without autocast.
         raise ValueError(
             f"baseline.{tool.dtype_key} ('bfloat16'), but {precisions.describe_precision(precision)}; change one of them, e.g. "

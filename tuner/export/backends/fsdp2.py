@@ -196,16 +196,16 @@ def _training_arguments(source: ExportSource, strategy: Fsdp2Config) -> Consumer
     lines = []
     if source.casts_weights:
         lines.append("precision: gradients reduced in float32 were measured; Accelerate reduces them in bfloat16")
+    script_lines = []
     if strategy.dp_replicate > 1:
         mesh = f"{strategy.dp_replicate} × {strategy.dp_shard}"
-        lines.append(
+        script_lines.append(
             f"dp_replicate × dp_shard ({mesh}): set them by TrainingArguments(parallelism_config=ParallelismConfig(…)), "
             "see the snippet"
         )
     consumer_strategy = strategy.as_accelerate_runs_it(source.accumulation)
-    return ConsumerParts(
-        consumer_strategy, (*lines, *common.weights_differ(source, "Trainer"), *common.ignored_on_cpu(source))
-    )
+    notes = (*lines, *common.weights_differ(source, "Trainer"), *common.ignored_on_cpu(source))
+    return ConsumerParts(consumer_strategy, notes, tuple(script_lines))
 
 
 def _torchtitan(source: ExportSource, strategy: Fsdp2Config) -> ConsumerParts:

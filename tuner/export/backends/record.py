@@ -70,6 +70,8 @@ class ConsumerParts:
     it."""
     notes: tuple[str, ...] = ()
     """Notes on differences between the other program and the measured trial that no knob expresses."""
+    script_notes: tuple[str, ...] = ()
+    """Notes on what the script beside the exported file does, for programs that run such a script."""
     values: dict[str, Any] = field(default_factory=dict)
     """Fields of the other program's own configuration."""
     code: str = ""

@@ -122,7 +122,7 @@ def axolotl_values(source: ExportSource) -> dict[str, Any]:
     # It quantises scales unless it is told otherwise (0.21).
     options = {"bnb_4bit_use_double_quant": lora.double_quantization}
     # By itself it converts embeddings to float32 (0.21).
-    keeps_low = {} if source.workload.precision.weights_dtype == "float32" else {"embeddings_skip_upcast": True}
+    keeps_low = {} if source.workload.precision.has_float32_weights else {"embeddings_skip_upcast": True}
     return {"adapter": "qlora", "load_in_4bit": True, "bnb_config_kwargs": options, **keeps_low}
 
 
@@ -160,7 +160,7 @@ def upcast_notes(source: ExportSource, tool: str) -> list[str]:
     not call that function."""
     precision = source.workload.precision
     is_sharded = isinstance(source.config.strategy, Fsdp2Config)
-    if not is_used(source) or is_sharded or precision.weights_dtype == "float32":
+    if not is_used(source) or is_sharded or precision.has_float32_weights:
         return []
     return [
         f"precision: norms and output head in {precision.weights_dtype} were measured; {tool} prepares the model by PEFT, "

@@ -17,7 +17,7 @@ from shardtune.tuner.export.tools import tool_arguments as tools
 from shardtune.tuner.export.tools.tool_arguments import ToolArguments
 from shardtune.tuner.export.tools.tool_file import tool_files
 from shardtune.tuner.export.trainer.repository import SET_ME, repository
-from shardtune.tuner.export.trial_rendering import Rendered
+from shardtune.tuner.export.trial_rendering import Rendered, note_texts
 
 RELEASE = "axolotl 0.21"
 CONFIG = "axolotl.yaml"
@@ -55,7 +55,7 @@ def render(source: ExportSource, backends: Backends = BACKENDS) -> Rendered:
     """
     arguments = tools.tool_arguments(source, _TOOL, backends)
     config, restored = _as_axolotl_runs_it(source, arguments.config)
-    lossy = (*(line for line in arguments.lossy if not line.startswith(restored)), *_notes(source))
+    lossy = (*note_texts(arguments.notes, without=restored), *_notes(source))
     values = {
         **_model(source),
         **_adapter(source),
@@ -80,14 +80,14 @@ def _as_axolotl_runs_it(source: ExportSource, config: TrialConfig) -> tuple[Tria
     names: list[str] = []
     if isinstance(strategy, Fsdp2Config) and isinstance(measured.strategy, Fsdp2Config) and strategy.cpu_offload:
         changes["strategy"] = strategy.model_copy(update={"pin_memory": measured.strategy.pin_memory})
-        names.append("pin_memory:")
+        names.append("pin_memory")
     if isinstance(strategy, DdpConfig):
         changes["strategy"] = strategy.model_copy(update={"static_graph": False})
     if _keeps_selected_results(source):
         changes["activation_checkpointing"] = "selective"
-        names.append("activation_checkpointing:")
+        names.append("activation_checkpointing")
     if _compiles_blocks(source):
-        names.append("compile:")
+        names.append("compile")
     return config.model_copy(update=changes), tuple(names)
 
 
@@ -106,7 +106,7 @@ def _is_bf16(source: ExportSource, arguments: ToolArguments) -> bool:
     # Beside DeepSpeed it must equal DeepSpeed's own switch; otherwise it is also the dtype in which axolotl loads weights.
     if arguments.deepspeed is not None:
         return bool(arguments.values["bf16"])
-    return source.workload.precision.compute_dtype == "bfloat16"
+    return source.workload.precision.computes_in_bfloat16
 
 
 def _model(source: ExportSource) -> dict[str, Any]:

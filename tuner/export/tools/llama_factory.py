@@ -136,7 +136,7 @@ def _notes(source: ExportSource) -> tuple[str, ...]:
         )
     if source.attention not in _ATTENTION:
         lines.append(f"attention: {source.attention} was measured; LLaMA-Factory chooses the implementation here")
-    if source.workload.adapter is not None and precision.weights_dtype == "float32":
+    if source.workload.adapter is not None and precision.has_float32_weights:
         lines.append(
             "precision: frozen weights in float32 were measured; LLaMA-Factory keeps them as the repository has them"
         )

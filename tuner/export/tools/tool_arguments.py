@@ -13,11 +13,19 @@ from shardtune.tuner.export.backends.registry import Backends
 from shardtune.tuner.export.source import ExportSource
 from shardtune.tuner.export.trainer import training_arguments
 from shardtune.tuner.export.trainer.repository import SET_ME, missing_note
+from shardtune.tuner.export.trial_rendering import LossyNote, note_texts
 
 DEEPSPEED = "ds_config.json"
 NON_REENTRANT: Mapping[str, Any] = {"use_reentrant": False}
-_REWORDED = ("loss:", "precision: load", "gradient_as_bucket_view:", "dp_replicate × dp_shard", "activation_offload:")
-"""First words of those notes about the Trainer that do not apply to a fine-tuning tool, or that are about the Trainer's
+_BUCKET_VIEW = "gradient_as_bucket_view"
+_REWORDED = (
+    training_arguments.LOSS,
+    training_arguments.LOADED_DTYPE,
+    training_arguments.ACTIVATION_OFFLOAD,
+    training_arguments.SCRIPT,
+    _BUCKET_VIEW,
+)
+"""Subjects of those notes about the Trainer that do not apply to a fine-tuning tool, or that are about the Trainer's
 script."""
 
 
@@ -35,7 +43,12 @@ class ToolArguments:
     """Whether each block is checkpointed as a whole by the model itself, not by a setting of FSDP."""
     config: TrialConfig
     """Configuration that the tool runs, as near as Shardtune's own fields can express it."""
-    lossy: tuple[str, ...]
+    notes: tuple[LossyNote, ...]
+
+    @property
+    def lossy(self) -> tuple[str, ...]:
+        """Sentences of all notes."""
+        return note_texts(self.notes)
 
 
 def tool_arguments(source: ExportSource, tool: str, backends: Backends) -> ToolArguments:
@@ -51,17 +64,22 @@ def tool_arguments(source: ExportSource, tool: str, backends: Backends) -> ToolA
     # The pinned releases know the older name alone (transformers 5.20).
     checkpoints = bool(values.pop("activation_checkpointing", False))
     values.pop("activation_checkpointing_kwargs", None)
-    lossy = [line for line in trainer.lossy if not line.startswith(_REWORDED)]
     strategy = source.config.strategy
+    own_texts = []
     if isinstance(strategy, DdpConfig) and strategy.gradient_as_bucket_view:
-        lossy.append(f"gradient_as_bucket_view: True was measured; {tool} has False, as it has no field for it")
+        own_texts.append(f"{_BUCKET_VIEW}: True was measured; {tool} has False, as it has no field for it")
     config, offload_notes = offload.tool_config(trainer.config, tool, source.config)
-    return ToolArguments(values, fsdp, deepspeed, checkpoints, config, (*lossy, *offload_notes, *_notes(source, tool)))
+    own_texts += [*offload_notes, *_notes(source, tool)]
+    notes = (
+        *(note for note in trainer.notes if note.subject not in _REWORDED),
+        *(LossyNote(training_arguments.OTHER, text) for text in own_texts),
+    )
+    return ToolArguments(values, fsdp, deepspeed, checkpoints, config, notes)
 
 
 def _notes(source: ExportSource, tool: str) -> tuple[str, ...]:
     lines = []
-    if source.config.loss == "chunked":
+    if source.config.has_chunked_loss:
         lines.append(f"loss: chunks of {source.config.loss_chunk} tokens were measured; {tool} computes whole logits")
     if source.workload.adapter is None:
         lines.append(
@@ -116,8 +134,7 @@ def alpha_of(lora: Lora, tool: str) -> int:
 def has_masters_apart(source: ExportSource) -> bool:
     """Whether the trial kept float32 masters beside weights in the compute dtype, or computed in bfloat16 under
     autocast."""
-    precision = source.workload.precision
-    return precision.master_dtype == "float32" and precision.compute_dtype == "bfloat16"
+    return source.workload.precision.mixes_bfloat16
 
 
 def is_zero(source: ExportSource, stage: int | None = None) -> bool:

@@ -1,6 +1,7 @@
 """Export as `TrainingArguments` of transformers 5: a JSON file, and a script that reads the arguments from it."""
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,10 +17,18 @@ from shardtune.tuner.export.quoting import in_docstring
 from shardtune.tuner.export.source import ExportSource, reject_axes
 from shardtune.tuner.export.templates import fill
 from shardtune.tuner.export.trainer import distributed_config
-from shardtune.tuner.export.trial_rendering import Rendered, comment, differences, run_by
+from shardtune.tuner.export.trial_rendering import LossyNote, Rendered, comment, differences, note_texts, run_by
 
 RELEASE = "transformers 5.23"
 _TRAINER, _TRL = "TrainingArguments", "TRL"
+ACTIVATION_OFFLOAD, LOSS = "activation_offload", "loss"
+"""Subjects of notes about knobs: the knobs' names, as in the notes on knobs that the Trainer lacks."""
+LOADED_DTYPE = "loaded_dtype"
+"""Subject of the note about the dtype in which the user's script loads the model."""
+SCRIPT = "script"
+"""Subject of notes about what `trainer_snippet.py` shows; a fine-tuning tool has no such script."""
+OTHER = ""
+"""Subject of notes that hold for each program with the Trainer."""
 _MESH_IMPORTS = """from transformers import AutoModelForCausalLM, PreTrainedModel, Trainer, TrainingArguments
 from transformers.distributed import DistributedConfig"""
 
@@ -33,7 +42,7 @@ class TrainerArguments:
     """Fields of `TrainingArguments` by name."""
     config: TrialConfig
     """Configuration that the Trainer runs, as near as Shardtune's own fields can express it."""
-    lossy: tuple[str, ...]
+    notes: tuple[LossyNote, ...]
     code: str
     """Lines of Python, for a variable `trainer`, that apply settings which the arguments cannot express."""
 
@@ -53,24 +62,29 @@ def arguments(source: ExportSource, consumer: str, backends: Backends = BACKENDS
     has_mesh = _has_mesh(source, consumer)
     changes["activation_offload"] = offload.in_trainer(config, has_mesh=has_mesh)
     rendered_config = run_by(config, "training_arguments", **changes)
-    lossy = (
+    notes = (
         *differences(config, rendered_config, "training_arguments"),
         *_notes(source),
-        *_block_notes(source, consumer),
-        *offload.trainer_notes(source, consumer, has_mesh=has_mesh),
-        *(
-            (
-                *adapters.trainer_notes(source, consumer),
-                *sample_lengths.trainer_notes(source),
-                *float8.script_notes(source, "your script, before the trainer"),
-            )
-            if consumer == _TRAINER
-            else ()
-        ),
-        *parts.notes,
-        *(environment.notes if consumer == _TRAINER else environment.notes_beside_command)(source),
+        *_noted("checkpoint_every", _block_notes(source, consumer)),
+        *_noted(ACTIVATION_OFFLOAD, offload.trainer_notes(source, consumer, has_mesh=has_mesh)),
+        *_noted(OTHER, _script_notes(source) if consumer == _TRAINER else ()),
+        *_noted(OTHER, parts.notes),
+        *_noted(SCRIPT, parts.script_notes),
+        *_noted(OTHER, (environment.notes if consumer == _TRAINER else environment.notes_beside_command)(source)),
     )
-    return TrainerArguments(values, rendered_config, lossy, parts.code)
+    return TrainerArguments(values, rendered_config, notes, parts.code)
+
+
+def _noted(subject: str, texts: Iterable[str]) -> tuple[LossyNote, ...]:
+    return tuple(LossyNote(subject, text) for text in texts)
+
+
+def _script_notes(source: ExportSource) -> tuple[str, ...]:
+    return (
+        *adapters.trainer_notes(source, _TRAINER),
+        *sample_lengths.trainer_notes(source),
+        *float8.script_notes(source, "your script, before the trainer"),
+    )
 
 
 def _checkpoints(source: ExportSource, consumer: str) -> bool:
@@ -116,12 +130,13 @@ def render(source: ExportSource, backends: Backends = BACKENDS) -> Rendered:
         ValueError: transformers' Trainer lacks the backend.
     """
     trainer = arguments(source, _TRAINER, backends)
+    lossy = note_texts(trainer.notes)
     needs_mesh = distributed_config.is_needed(source)
     snippet = fill(
         "trainer_snippet.py",
         description=in_docstring(source.description),
         release=RELEASE,
-        lossy=comment(trainer.lossy, "", in_docstring),
+        lossy=comment(lossy, "", in_docstring),
         imports=_MESH_IMPORTS if needs_mesh else "from transformers import Trainer, TrainingArguments",
         load_model=fill("trainer_load_model").rstrip() if needs_mesh else "",
         by_hand=trainer.code,
@@ -129,7 +144,7 @@ def render(source: ExportSource, backends: Backends = BACKENDS) -> Rendered:
     files = {"training_arguments.json": _json(trainer.values), "trainer_snippet.py": snippet}
     if isinstance(source.config.strategy, Fsdp2Config) and needs_mesh:
         files[distributed_config.FILE] = _json(distributed_config.values(source, source.config.strategy))
-    return Rendered(files, RELEASE, trainer.lossy, trainer.config)
+    return Rendered(files, RELEASE, lossy, trainer.config)
 
 
 def _json(values: dict[str, Any]) -> str:
@@ -146,14 +161,13 @@ def _block_notes(source: ExportSource, consumer: str) -> tuple[str, ...]:
     )
 
 
-def _notes(source: ExportSource) -> tuple[str, ...]:
+def _notes(source: ExportSource) -> tuple[LossyNote, ...]:
     """Notes on differences between training with transformers' Trainer and the measured training."""
-    lines = ["weight_decay: on all parameters was measured; Trainer leaves biases and norms out"]
-    lines += common.loaded_low(source)
-    if source.config.compile:
-        lines.append("compile: each block was compiled; Trainer compiles the whole model")
+    compiled = ("compile: each block was compiled; Trainer compiles the whole model",) if source.config.compile else ()
     return (
-        *lines,
-        *losses.trainer_notes(source),
-        *optimizers.lost_note(source, "Trainer"),
+        LossyNote(OTHER, "weight_decay: on all parameters was measured; Trainer leaves biases and norms out"),
+        *_noted(LOADED_DTYPE, common.loaded_low(source)),
+        *_noted("compile", compiled),
+        *_noted(LOSS, losses.trainer_notes(source)),
+        *_noted(OTHER, optimizers.lost_note(source, "Trainer")),
     )

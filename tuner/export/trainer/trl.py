@@ -19,10 +19,13 @@ from shardtune.tuner.export.source import ExportSource
 from shardtune.tuner.export.templates import fill
 from shardtune.tuner.export.trainer import training_arguments
 from shardtune.tuner.export.trainer.repository import missing_note, repository
-from shardtune.tuner.export.trial_rendering import Rendered, comment
+from shardtune.tuner.export.trial_rendering import Rendered, comment, note_texts
 
 RELEASE = "TRL 1.16"
 CONFIG, SCRIPT, DEEPSPEED = "trl_sft.yaml", "trl_sft.py", "ds_config.json"
+# TRL computes every loss in chunks, of a size of its own, and its file names the dtype of the model.
+_OWN_NOTES = (training_arguments.LOSS, "loss_chunk", training_arguments.LOADED_DTYPE)
+"""Subjects about which TRL has notes of its own, or none, in place of the Trainer's."""
 
 
 def render(source: ExportSource, backends: Backends = BACKENDS) -> Rendered:
@@ -32,11 +35,7 @@ def render(source: ExportSource, backends: Backends = BACKENDS) -> Rendered:
         ValueError: transformers' Trainer lacks the backend, or the configuration uses more than data parallelism.
     """
     trainer = training_arguments.arguments(source, "TRL", backends)
-    # TRL computes every loss in chunks, of a size of its own, and its file names the dtype of the model.
-    lossy = (
-        *(line for line in trainer.lossy if not line.startswith(("loss:", "loss_chunk:", "precision: load"))),
-        *_notes(source),
-    )
+    lossy = (*note_texts(trainer.notes, without=_OWN_NOTES), *_notes(source))
     values = {**_model(source), **_data(source), **trainer.values}
     # SFTConfig checkpoints by default under the older name (TRL 1.16); FSDP has a checkpointing of its own.
     values.setdefault("activation_checkpointing", False)
@@ -89,7 +88,7 @@ def _data(source: ExportSource) -> dict[str, Any]:
 
 
 def _measured_loss(source: ExportSource) -> str:
-    if source.config.loss == "chunked":
+    if source.config.has_chunked_loss:
         return f"chunks of {source.config.loss_chunk} tokens were"
     return "whole logits, which need more memory, were"
 

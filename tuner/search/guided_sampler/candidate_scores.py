@@ -7,7 +7,7 @@ from itertools import chain
 import numpy as np
 
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.trials.trial import TrialOrigin, TrialReason, TrialState
+from shardtune.api_schemas.trials.trial import ChangedKnob, TrialOrigin, TrialReason, TrialState, changes_text
 from shardtune.tuner.prediction import memory_gate
 from shardtune.tuner.prediction.calibration import BAND_DEVIATIONS
 from shardtune.tuner.search.guided_sampler.acquisition import (
@@ -164,7 +164,7 @@ class CandidateScores:
             tokens_per_s_per_gpu=speed,
             low_tokens_per_s_per_gpu=speed / spread,
             high_tokens_per_s_per_gpu=speed * spread,
-            tests=self._describe_trial(index, row),
+            tests=changes_text(self._tested_parts(index, row)),
             expected_gpu_seconds=float(self.seconds[index]) * cluster.world_size,
         )
 
@@ -198,23 +198,22 @@ class CandidateScores:
             )
         )
 
-    def _describe_trial(self, index: int, row: int) -> str:
-        if index in self.unseen_axes:
-            return f"{first_reason(self._pool.axes[row])}; {self._describe_differences(row)}"
-        return self._describe_differences(row)
+    def _tested_parts(self, index: int, row: int) -> list[ChangedKnob | str]:
+        first = [first_reason(self._pool.axes[row])] if index in self.unseen_axes else []
+        return [*first, *self._differences(row)]
 
-    def _describe_differences(self, row: int) -> str:
+    def _differences(self, row: int) -> list[ChangedKnob | str]:
         table = self._pool.table(row)
         if self._times.fastest is None:
-            return "the fastest by prediction"
+            return ["the fastest by prediction"]
         (fastest_row,) = self._pool.rows([self._times.fastest.config])
         fastest_table = self._pool.table(fastest_row)
         if table["backend"] != fastest_table["backend"]:
-            return f"{table['backend']} instead of {fastest_table['backend']}"
+            return [ChangedKnob("", str(table["backend"]), str(fastest_table["backend"]))]
         changes = [
-            f"{knob} {table[knob]} instead of {fastest_table[knob]}"
+            ChangedKnob(knob, str(table[knob]), str(fastest_table[knob]))
             for knob in table
             if table[knob] != fastest_table.get(knob)
         ]
         hidden_count = len(changes) - _MOST_DIFFERENCES
-        return "; ".join(changes[:_MOST_DIFFERENCES]) + (f"; and {hidden_count} more" if hidden_count > 0 else "")
+        return [*changes[:_MOST_DIFFERENCES], *([f"and {hidden_count} more"] if hidden_count > 0 else [])]

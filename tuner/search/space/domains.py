@@ -174,7 +174,7 @@ class Domains:
         Each micro batch size leaves a micro batch for every stage, in as many rounds as the schedule needs.
 
         Raises:
-            ValueError: the ranks do not divide the global batch.
+            IndivisibleBatch: the ranks do not divide the global batch.
         """
 
         def list_sizes() -> tuple[int, ...]:

@@ -267,8 +267,9 @@ def build(
     """Build the search space of a study. `cores`: number of CPU cores of a node, None where unknown.
 
     Raises:
-        ValueError: no micro batch divides the global batch, an unknown knob, limits that leave no configuration, or no
-            backend that can train with the workload's optimizer.
+        IndivisibleBatch: no micro batch divides the global batch.
+        ValueError: an unknown knob, limits that leave no configuration, or no backend that can train with the workload's
+            optimizer.
     """
     backends = optimizer_support.trainable_backends(limits.backends, workload.optimizer)
     backends = lora_support.trainable_backends(backends, workload.adapter)

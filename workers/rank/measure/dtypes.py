@@ -25,8 +25,8 @@ _ISA_WITHOUT_BFLOAT16 = ("AVX512_CORE", "AVX512_CORE_VNNI")
 float32."""
 
 
-def native_on_cpu() -> str:
-    """Names of the dtypes that the processor computes natively, such as `float32, bfloat16`.
+def native_on_cpu() -> tuple[str, ...]:
+    """Names of the dtypes that the processor computes natively.
 
     oneDNN's own check respects ONEDNN_MAX_CPU_ISA, but reports bfloat16 on every processor with AVX-512. Some of them
     have no instruction for bfloat16 products, which then run in float32 (torch 2.13, `ideep::has_bf16_type_support`).
@@ -40,7 +40,7 @@ def native_on_cpu() -> str:
         has_instruction = is_arm or (torch.cpu._is_avx512_bf16_supported() and isa not in _ISA_WITHOUT_BFLOAT16)
         if has_instruction and torch.ops.mkldnn._is_mkldnn_bf16_supported():
             names.append("bfloat16")
-    return ", ".join(names)
+    return tuple(names)
 
 
 def matmul_flops(ranks: int) -> dict[Dtype, float]:

@@ -74,7 +74,7 @@ def of(
     """
     if spec.entry_point is not None:
         return EntryPointStep(spec, workload)
-    loss_chunk = config.loss_chunk if config is not None and config.loss == "chunked" else None
+    loss_chunk = None if config is None else config.chunk_tokens
     return CausalStep(spec, workload, context, loss_chunk)
 
 

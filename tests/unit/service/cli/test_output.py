@@ -60,8 +60,13 @@ def trial(number: int, state: TrialState, **changes: Any) -> Trial:
     )  # fmt: skip
 
 
+def _reason(config: TrialConfig, needed: float) -> str:
+    # As the memory gate words it.
+    return f"{config.describe()}: holds at least {needed} GiB"
+
+
 def rejected(config: TrialConfig, needed: float) -> Rejection:
-    return Rejection(config=config, needed_gib=needed, available_gib=4, reason=f"holds at least {needed} GiB")
+    return Rejection(config=config, needed_gib=needed, available_gib=4, reason=_reason(config, needed))
 
 
 CONFIRMED = StudyResult(

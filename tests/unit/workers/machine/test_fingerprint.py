@@ -211,6 +211,8 @@ def test_network_links_that_are_up_and_real(tmp_path):
     expected = "2×25 Gb/s Ethernet, 2×400 Gb/s InfiniBand, 1×400 Gb/s RoCE, 1×Ethernet"
     assert host_facts.nics(tmp_path) == expected
     assert host_facts.nics(tmp_path / "none") is None
+    # Whoever writes the text reads it, so that another wording cannot hide a slow network.
+    assert host_facts.nominal_gb_per_s(expected) == {"Ethernet": 6.25, "InfiniBand": 100.0, "RoCE": 50.0}
 
 
 def collectives(*seconds):

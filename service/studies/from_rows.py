@@ -1,4 +1,4 @@
-"""Convert database rows into the API's models."""
+"""Convert database rows of studies and trials into the API's models."""
 
 from collections.abc import Mapping
 
@@ -17,7 +17,7 @@ _OF_COMPARISONS = (RunPurpose.VALIDATION, RunPurpose.RECIPE)
 """Purposes of the runs that belong to one final comparison (paired runs that decide)."""
 
 
-def study_view(row: StudyRow, trials: Mapping[str, int], rejected: int) -> Study:
+def study_from_row(row: StudyRow, trials: Mapping[str, int], rejected: int) -> Study:
     """Convert a study's row into the API's model. The caller passes the numbers of trials and rejections, which it
     queries for many studies at once.
     """
@@ -64,7 +64,7 @@ def _final_comparison_runs(row: StudyRow) -> int | None:
     )
 
 
-def trial_view(row: TrialRow) -> Trial:
+def trial_from_row(row: TrialRow) -> Trial:
     """Convert a trial and its runs into the API's model. The figures given for the trial itself are those of its
     search run.
     """
@@ -83,7 +83,7 @@ def trial_view(row: TrialRow) -> Trial:
         prediction=row.prediction,
         reason=row.reason,
         **_prediction_ratios(row.prediction, searched),
-        runs=tuple(_run_view(run) for run in row.runs),
+        runs=tuple(_run_from_row(run) for run in row.runs),
     )
 
 
@@ -101,7 +101,7 @@ def _prediction_ratios(predicted: TrialPrediction | None, measured: Measurement 
     return ratios
 
 
-def _run_view(row: RunRow) -> Run:
+def _run_from_row(row: RunRow) -> Run:
     is_whole_step = row.comparison_block == WHOLE_STEP_BLOCK
     return Run(
         run_id=row.id,
@@ -117,11 +117,11 @@ def _run_view(row: RunRow) -> Run:
         failure=row.failure,
         log_tail=row.log_tail,
         progress=row.progress,
-        attempts=tuple(_attempt_view(attempt) for attempt in row.attempts),
+        attempts=tuple(_attempt_from_row(attempt) for attempt in row.attempts),
     )
 
 
-def _attempt_view(row: AttemptRow) -> Attempt:
+def _attempt_from_row(row: AttemptRow) -> Attempt:
     return Attempt(
         attempt=row.attempt,
         worker=row.worker.name,

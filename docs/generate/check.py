@@ -23,7 +23,7 @@ def main() -> int:
         *names.problems(expanded),
         *names.problems_in_code(),
         *navigation.problems(),
-        *pictures.problems(),
+        *pictures.problems(expanded),
         *settings_reference.without_description(),
     ]
     for problem in sorted(set(problems)):

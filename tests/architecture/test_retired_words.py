@@ -11,7 +11,7 @@ from tests.architecture.retired_words import RETIRED, RetiredWord
 
 ROOT = Path(__file__).parents[2]
 TEXTS = (
-    *("README.md", "docs/**/*.md", "deploy/**/*.md"),
+    *("*.md", "docs/**/*.md", "deploy/**/*.md", "skills/**/*.md", ".github/**/*", "examples/**/*.py"),
     *(f"{folder}/**/*.py" for folder in ("tests", "benchmarks", "api_schemas", "db", "traces", "tuner", "workers")),
     *("service/**/*.py", "service/**/*.html", "shardtune/*.py"),
 )
@@ -42,7 +42,7 @@ def _texts() -> Iterator[NamedText]:
     for pattern in TEXTS:
         for path in sorted(ROOT.glob(pattern)):
             name = str(path.relative_to(ROOT))
-            if not name.startswith(HISTORY):
+            if path.is_file() and not name.startswith(HISTORY):
                 text = path.read_text()
                 yield NamedText(name, text, f"{name}\n{text}".lower())
 

@@ -85,7 +85,7 @@ def main() -> None:
                 pages = story.pages()
                 camera.shoot(pages | FORMS_OF_NEW)
                 if options.docs:
-                    take_commands(story.address, pages["study-answered"].rpartition("/")[2], folder)
+                    take_prediction(folder)
                 # With the first key everything needs one, so these come last.
                 key = stack.http.post("/v1/keys", json={"name": "admin", "scopes": ["admin"]}).json()["secret"]
                 camera.shoot({"login": "/login", "login-wrong": ("/login", lambda page: log_in(page, "stk_wrong"))})
@@ -145,17 +145,10 @@ def take_live_table(stack: Stack, study_id: str, folder: Path) -> None:
     take_terminal(folder, "terminal-tune", "shardtune tune my-study.json", table)
 
 
-def take_commands(address: str, study_id: str, folder: Path) -> None:
-    """Commands that say something of an answered study, or of hardware that is not here."""
-    for name, shown, arguments in (
-        ("terminal-best", "shardtune best", ["best", study_id, "--service", address]),
-        (
-            "terminal-predict",
-            "shardtune predict llama-3.1-8b --cluster 8xh100 --top 4",
-            ["predict", "llama-3.1-8b", "--cluster", "8xh100", "--top", "4"],
-        ),
-    ):
-        take_terminal(folder, name, shown, output_of(*arguments))
+def take_prediction(folder: Path) -> None:
+    """The tables that `predict` prints about hardware that is not here."""
+    words = ["predict", "llama-3.1-8b", "--cluster", "8xh100", "--top", "4"]
+    take_terminal(folder, "terminal-predict", f"shardtune {' '.join(words)}", output_of(*words))
 
 
 def choose_worker(page: Page) -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from docs.generate import pages
-from docs.generate.checks import links, names, navigation
+from docs.generate.checks import links, names, navigation, pictures
 
 PAGE = "docs/how-to/made-up.md"
 
@@ -58,3 +58,10 @@ def test_the_same_heading_twice_has_two_anchors():
 
 def test_every_page_stands_in_the_navigation():
     assert list(navigation.problems()) == []
+
+
+def test_a_picture_that_no_page_shows_is_reported():
+    expanded = {PAGE: pages.numbered("![workers](../pictures/workers-light.webp#only-light)")}
+    reported = "\n".join(pictures.problems(expanded))
+    assert "docs/pictures/workers-dark.webp:1: no page shows the picture" in reported
+    assert "workers-light" not in reported and "icon.svg" not in reported

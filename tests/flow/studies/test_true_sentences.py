@@ -14,8 +14,8 @@ from shardtune.service.cli import summary
 from shardtune.service.wording.answers.how_measured import speed_reasons
 from shardtune.service.wording.result_runs import result_runs
 from shardtune.service.wording.trust import trust
+from tests.flow.helpers.sentence_checks import false_sentences, rows_of
 from tests.support.long_run import IS_LONG
-from tests.support.service.sentence_checks import false_sentences, rows_of
 from tests.support.service.simulated_worker import SPEC, SimulatedWorker, failure, measurement, restarted, speed_of
 
 

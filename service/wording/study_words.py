@@ -221,6 +221,10 @@ def search_run_disturbance(trial: Trial) -> str | None:
     return measurement.disturbed if measurement is not None else None
 
 
+UNDISTURBED_SPREAD = "no other program was seen to disturb them"
+"""What is said of pairs that vary too much to decide although their machine was quiet."""
+
+
 def undecided_text(verdict: OpenVerdict) -> str:
     """Describe an undecided final comparison, with the number of paired runs that would decide it."""
     if not verdict.pairs:
@@ -236,7 +240,8 @@ def undecided_text(verdict: OpenVerdict) -> str:
     if verdict.disturbed_pairs == verdict.pairs:
         return f"{text}; no pair was undisturbed, and only a quieter machine can decide it"
     if verdict.more_pairs is None:
-        return f"{text}; at this spread more pairs would not decide it; on a quieter machine they would vary less"
+        why = "on a quieter machine they would vary less" if verdict.disturbed_runs else UNDISTURBED_SPREAD
+        return f"{text}; at this spread more pairs would not decide it; {why}"
     pairs = counted(verdict.more_pairs, "more pair")
     return f"{text}; at this rate, {pairs} would confirm it"
 

@@ -154,10 +154,8 @@ def _open_reason(verdict: OpenVerdict, ratios: Sequence[float]) -> str:
     if verdict.disturbed_pairs == verdict.pairs:
         return "other programs disturbed every pair; only a quieter machine can decide it"
     if verdict.more_pairs is None:
-        return (
-            f"the pairs vary so much,{_range(ratios)}, that more of them would not decide it; on a quieter machine they "
-            "would vary less"
-        )
+        why = "on a quieter machine they would vary less" if verdict.disturbed_runs else study_words.UNDISTURBED_SPREAD
+        return f"the pairs vary so much,{_range(ratios)}, that more of them would not decide it; {why}"
     return f"the pairs so far,{_range(ratios)}, do not tell the two apart"
 
 

@@ -20,7 +20,7 @@ from shardtune.service.pages.views.freshness import StudyFreshness
 from shardtune.service.pages.views.purpose import Purpose
 from shardtune.service.pages.views.recommendation import Recommended, of_study
 from shardtune.service.pages.views.study_sections import search_charts
-from shardtune.service.pages.views.study_sections.failures import Setback, closest_rejections, failure_kinds, setbacks
+from shardtune.service.pages.views.study_sections.failures import Setback, failure_kinds, rejections, setbacks
 from shardtune.service.pages.views.study_sections.next_step import NextStep, next_step
 from shardtune.service.pages.views.study_sections.no_answer import NoAnswer, no_answer
 from shardtune.service.pages.views.study_sections.progress import StudyProgress, study_progress
@@ -31,7 +31,7 @@ from shardtune.service.pages.views.study_sections.search_charts import SearchCha
 from shardtune.service.pages.views.study_sections.study_log import LogLine, study_log
 from shardtune.service.pages.views.study_sections.trial_table import TrialLine, trial_lines
 from shardtune.service.studies.from_rows import trial_from_row
-from shardtune.service.wording import cluster_words, disambiguate, recipe_words
+from shardtune.service.wording import cluster_words, disambiguate, recipe_words, study_words
 from shardtune.service.wording.answers.how_measured import speed_reasons
 from shardtune.service.wording.answers.trust_line import Trust
 from shardtune.service.wording.reasons import Reasons, reasons
@@ -106,7 +106,9 @@ def study_page(session: Session, row: StudyRow, chosen: TrialFilter, page: Page,
     why = purpose.of_studies(session, [study])[study.study_id]
     tone, sentence = words.verdict(study, why)
     kinds = failure_kinds(session, row.id)
-    failure = no_answer(study, [kind for kind, _ in kinds], limit)
+    rejected = rejections(session, study)
+    least_gib = min((rejection.needed_gib for rejection in rejected), default=None)
+    failure = no_answer(study, [kind for kind, _ in kinds], limit, least_gib)
     recommended = of_study(session, row.id)
     fresh = freshness.of(
         study, offered_hardware.machines(session, row.project_id), recommended.stale_fields if recommended else ()
@@ -139,7 +141,7 @@ def study_page(session: Session, row: StudyRow, chosen: TrialFilter, page: Page,
         setbacks=setbacks(session, study, points),
         failure_kinds=kinds,
         recipes=tuple((recipe.name, recipe_words.lines(recipe)) for recipe in result.recipes) if result else (),
-        rejections=closest_rejections(session, study),
+        rejections=tuple(study_words.closest_rejections(rejected)),
         limit_gib=limit,
         best_number=best_number,
         projection=projection_section(study),

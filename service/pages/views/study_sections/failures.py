@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from sqlalchemy.orm import Session
 
 from shardtune.api_schemas.studies.study import Study
-from shardtune.api_schemas.trials.trial import AttemptEnd, TrialState
+from shardtune.api_schemas.trials.trial import AttemptEnd, Rejection, TrialState
 from shardtune.db.queries import leases, trial_points, trials
 from shardtune.db.queries.trial_points import TrialPoint
 from shardtune.service.pages.views import words
-from shardtune.service.wording import study_words
 
 
 @dataclass(frozen=True)
@@ -51,11 +50,10 @@ def failure_kinds(session: Session, study_id: str) -> tuple[tuple[str, str], ...
     return tuple((kind, words.FAILURES.get(kind, kind)) for kind in kinds)
 
 
-def closest_rejections(session: Session, study: Study) -> tuple[str, ...]:
-    """Describe those configurations rejected as too large that came closest to fitting in memory."""
+def rejections(session: Session, study: Study) -> list[Rejection]:
+    """Configurations of a study that the memory gate rejected as too large."""
     # Without a query where there are none, as in most studies.
-    rejected = [row.value for row in trials.rejections(session, study.study_id)] if study.rejected else []
-    return tuple(study_words.closest_rejections(rejected))
+    return [row.value for row in trials.rejections(session, study.study_id)] if study.rejected else []
 
 
 def _disturbed_searches(study: Study, points: Sequence[TrialPoint]) -> int:

@@ -148,8 +148,8 @@ def _open_verdict(study: Study, result: StudyResult, link: str, now: datetime) -
     pairs = counted(more.pairs, "more pair")
     fields = (("add_pairs", str(more.pairs)), *(_WAIT if more.waits_for_quiet else ()))
     if more.waits_for_quiet:
-        waits = f"They wait up to {QUIET_WAIT_MINUTES} minutes in all until the machine is quiet."
-        text = f"Run more pairs of candidate and baseline. {waits}"
+        waits = f"Their runs wait up to {QUIET_WAIT_MINUTES} minutes in all until the machine is quiet."
+        text = f"Compare candidate and baseline in {pairs}. {waits}"
         return NextStep(text, f"Run {pairs}", action=f"{link}/extend", fields=fields)
     text = "Run more pairs of candidate and baseline. The study ends as soon as they decide it."
     command = f"shardtune studies extend {study.study_id} --add-pairs {more.pairs}"
@@ -170,6 +170,9 @@ def _without_pairs(study: Study, result: StudyResult, link: str, now: datetime) 
         text = "Run it again with whole steps (budget.short_steps false): they contradict the step times of the pairs."
         fields = (("whole_steps", "true"),)
         return NextStep(text, "Run again with whole steps", action=f"{link}/rerun", fields=fields)
+    if result.undecided is not None and not result.undecided.disturbed_runs:
+        text = "Train on as you do today: the two cannot be told apart here. To try once more, run the study again."
+        return NextStep(text, "Run again", action=f"{link}/rerun")
     text = f"Run it again when nothing else uses the machine. Its runs then wait up to {QUIET_WAIT_MINUTES} minutes for quiet."
     return NextStep(text, "Run again, and wait for quiet", action=f"{link}/rerun", fields=_WAIT)
 

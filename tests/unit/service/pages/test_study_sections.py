@@ -101,6 +101,18 @@ def test_a_study_in_which_nothing_fits_is_changed_and_not_run_again() -> None:
     assert step_of(failed).label == "Run again"
 
 
+def test_where_everything_was_rejected_the_page_says_how_much_memory_is_needed() -> None:
+    failed = study_of().model_copy(
+        update={
+            "state": StudyState.FAILED,
+            "reason_code": StudyReasonCode.NOTHING_FEASIBLE,
+            "reason": "no configuration is feasible",
+            "rejected": 36,
+        }
+    )
+    assert no_answer(failed, [], 3.8, 5.2).sentence.endswith("a rank may use (3.80 GiB; the smallest needs 5.20 GiB).")
+
+
 @pytest.mark.parametrize(
     ("kinds", "sentence", "is_folded"),
     [
@@ -121,6 +133,7 @@ def test_a_study_in_which_nothing_fits_says_so_in_one_sentence(
     shown = no_answer(failed, kinds, 3.8)
     assert (shown.sentence, shown.is_folded) == (sentence, is_folded)
     assert shown.details == f"N{reason[1:]}", "no figure is lost"
+    assert no_answer(failed, kinds, 3.8, 5.2).sentence == sentence, "a trial showed that the prediction is too low"
     other = failed.model_copy(update={"reason_code": StudyReasonCode.INTERNAL_ERROR, "reason_details": "a line"})
     assert (no_answer(other, kinds, 3.8).sentence, no_answer(other, kinds, 3.8).details) == ("", "A line")
 
@@ -195,6 +208,15 @@ def test_pairs_that_whole_steps_contradict_are_run_again_with_whole_steps() -> N
     step = step_of(answered(result(Verdict.UNDECIDED, candidate=FASTER, undecided=off)))
     assert step.fields == (("whole_steps", "true"),) and "quiet" not in step.text
     assert "budget.short_steps false" in step.text and step.action.endswith("/rerun")
+
+
+def test_pairs_that_vary_on_a_quiet_machine_do_not_wait_for_quiet() -> None:
+    quiet = OpenVerdict(pairs=24, won_pairs=15, more_pairs=None)
+    step = step_of(answered(result(Verdict.UNDECIDED, candidate=FASTER, undecided=quiet)))
+    assert step.fields == () and step.text.startswith("Train on as you do today") and step.action.endswith("/rerun")
+    busy = quiet.model_copy(update={"disturbed_runs": 2})
+    waits = step_of(answered(result(Verdict.UNDECIDED, candidate=FASTER, undecided=busy)))
+    assert dict(waits.fields) == {"wait_minutes": "30"}
 
 
 def test_an_open_verdict_on_changed_software_is_measured_again_and_still_waits_for_quiet() -> None:

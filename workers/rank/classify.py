@@ -53,6 +53,16 @@ _NCCL_EXHAUSTED = "'out of memory'"
 """Text of the CUDA runtime in NCCL's last error, such as `Cuda failure 2 'out of memory'`, which torch adds to its own
 message if NCCL has one."""
 
+_DEVICE_ERRORS = {
+    46: "CUDA-capable device(s) is/are busy or unavailable",
+    100: "no CUDA-capable device is detected",
+    214: "uncorrectable ECC error encountered",
+    220: "uncorrectable NVLink error detected during the execution",
+    802: "system not yet initialized",
+}
+"""Errors of the CUDA runtime that no program causes: code (`driver_types.h` of CUDA 13) and text (`cudaGetErrorString`). The
+text decides for what torch raises without a code, such as NCCL's last error or a failed start of CUDA."""
+
 _LIBRARY_EXHAUSTED = (
     "CUBLAS_STATUS_ALLOC_FAILED",
     "CUDNN_STATUS_ALLOC_FAILED",
@@ -117,6 +127,9 @@ def _kind(error: BaseException, phase: Phase, device: Device | None) -> FailureK
         return FailureKind.NUMERICS
     if isinstance(error, SetupError) or private_names.explanation(error) is not None:
         return FailureKind.SETUP
+    # Before memory: a call of NCCL that fails on a full device counts as out of memory.
+    if any(_is_of_device(link) for link in _chain(error)):
+        return FailureKind.DEVICE
     if any(_is_out_of_memory(link, device) for link in _chain(error)):
         return FailureKind.OOM
     if any(disk_errors.is_of_disk(link) for link in _chain(error)):
@@ -171,6 +184,16 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
         yield error
         # Contexts too: torch's compiler raises its errors `from None` (2.13, InductorError).
         error = error.__cause__ or error.__context__
+
+
+def _is_of_device(error: BaseException) -> bool:
+    """Whether the CUDA runtime reports a fault of the GPU or of the host's driver, which no configuration causes."""
+    if isinstance(error, torch.AcceleratorError):
+        return getattr(error, "error_code", None) in _DEVICE_ERRORS
+    if type(error) is not RuntimeError and not isinstance(error, dist.DistBackendError):
+        return False
+    text = str(error)
+    return "cuda" in text.lower() and any(words in text for words in _DEVICE_ERRORS.values())
 
 
 def _is_out_of_memory(error: BaseException, device: Device | None) -> bool:

@@ -7,6 +7,7 @@ from pydantic import Field
 
 from shardtune.api_schemas.base import Schema
 from shardtune.api_schemas.names import ONE_LINE
+from shardtune.api_schemas.protocol import Since
 
 Text = Annotated[str, Field(max_length=200, pattern=ONE_LINE)]
 _MOST_DEVICES = 256
@@ -66,6 +67,9 @@ class DeviceSeen(Schema):
     """Driver errors of the GPU during the run (numbers of NVIDIA's Xid catalogue)."""
     uncorrected_ecc: int | None = None
     """Number of uncorrected memory errors of the GPU during the run; None if the device has no ECC."""
+    lost: Annotated[Text | None, Since(2, may_be_dropped=True)] = None
+    """Error of the driver (NVML) if the GPU did not answer any more at the end of the run, such as `GPU is lost`; None
+    if it answered."""
 
     @property
     def is_throttled(self) -> bool:
@@ -79,7 +83,8 @@ class DeviceSeen(Schema):
     @property
     def is_quiet(self) -> bool:
         """Whether the GPU was undisturbed during the run: no foreign processes, no throttling and no errors."""
-        return not (self.foreign_processes or self.throttled_fraction or self.xids or self.uncorrected_ecc)
+        has_errors = self.xids or self.uncorrected_ecc or self.lost
+        return not (self.foreign_processes or self.throttled_fraction or has_errors)
 
 
 class NodeConditions(Schema):

@@ -66,8 +66,7 @@ class CompiledFrames(Schema):
     graph_breaks: int = Field(ge=0, le=MOST_STEPS)
     """Number of places where Dynamo ended a graph because it could not compile what followed. Python runs there."""
     while_timed: int = Field(ge=0, le=MOST_STEPS)
-    """Number of frames that were compiled during the timed steps, whose times then include the compilation. Steps of the
-    warm-up are left out, also where their times count."""
+    """Number of frames that were compiled during the steps whose times count, which then include the compilation."""
 
 
 def compilation_details(compiled: CompiledFrames) -> str:

@@ -32,6 +32,7 @@ ALLOWED = {
     "service/pages/views/words.py": "the details stand apart from the sentence that ends with them",
     "workers/commands/dispatch.py": "an error that begins with its field's name does not get the name again",
     "workers/rank/classify.py": "errors of torch and NCCL have no code",
+    "workers/rank/gpu_errors.py": "errors of torch and NCCL have no code",
     "workers/rank/own_code/failures.py": "torch's error has no code",
     "workers/rank/private_names.py": "Python's error about a missing name has no code",
     "workers/rank/strategies/zero.py": "DeepSpeed's error has no code",

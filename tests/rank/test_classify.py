@@ -19,6 +19,7 @@ from shardtune.workers.rank import classify
 from shardtune.workers.rank.device import CpuDevice
 from shardtune.workers.rank.fork_server import early_imports
 from shardtune.workers.rank.measure import throughput
+from shardtune.workers.rank.measure.compilations import Compilations
 from shardtune.workers.rank.model import build as models
 from shardtune.workers.rank.training.loop import Loop
 
@@ -177,6 +178,8 @@ def test_a_loop_whose_slow_steps_are_steady_runs_none_more(has_batches: bool, ru
     assert list(steps) == []
     assert loop.outcome.window_step_times_s == loop.outcome.own_step_times_s == [10.0, 10.1, 10.2]
     assert loop.outcome.warmup_step_times_s == [12.0]
+    # What the steps compiled whose times count was compiled while they were timed.
+    assert loop.outcome.compiled_before_timing.frames == 1
 
 
 class _Started(Exception):
@@ -199,6 +202,7 @@ def _loop_after_warm_up(warm_up_s: list[float], has_batches: bool) -> Loop:
     loop._own_warmup_step_times_s = list(warm_up_s)
     loop._spent_s = list(warm_up_s)
     loop.outcome.warmup_step_times_s = list(warm_up_s)
+    loop._compiled_before = [Compilations(frames, 0, 0) for frames in range(len(warm_up_s))]
     return loop
 
 

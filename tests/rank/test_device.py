@@ -4,6 +4,7 @@ want of memory."""
 from pathlib import Path
 
 import pytest
+import torch
 import torch.distributed as dist
 
 from shardtune.api_schemas.trials.failures import Failure, FailureKind
@@ -70,6 +71,22 @@ def test_a_failed_call_of_nccl_on_a_full_device_is_for_want_of_memory(tmp_path: 
     assert classify.failure_of(failed, "training", 0).kind is FailureKind.CRASH
     told = dist.DistBackendError("NCCL error in: NCCLUtils.cpp:77\nLast error:\nCuda failure 2 'out of memory'")
     assert classify.failure_of(told, "training", 0).kind is FailureKind.OOM
+
+
+def test_a_fault_of_the_gpu_is_neither_the_configurations_crash_nor_its_lack_of_memory(tmp_path: Path) -> None:
+    full = PlayedGpu(tmp_path / "log")
+    failed = torch.AcceleratorError("CUDA error: uncorrectable ECC error encountered")
+    failed.error_code = 214  # type: ignore[attr-defined]
+    asserted = torch.AcceleratorError("CUDA error: device-side assert triggered")
+    asserted.error_code = 710  # type: ignore[attr-defined]
+    told = dist.DistBackendError(
+        "NCCL error\nLast error:\nCuda failure 220 'uncorrectable NVLink error detected during the execution'"
+    )
+    not_ready = RuntimeError("Unexpected error from cudaGetDeviceCount(). Error 802: system not yet initialized")
+    for error in (failed, told, not_ready):
+        assert classify.failure_of(error, "training", 0, full).kind is FailureKind.DEVICE
+    for error in (asserted, RuntimeError("system not yet initialized")):
+        assert classify.failure_of(error, "training", 0).kind is FailureKind.CRASH
 
 
 def test_a_library_that_does_not_start_on_a_full_device_lacks_memory(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import pytest
 import torch
 from torch.utils.cpp_extension import _get_build_directory
 
-from shardtune.workers import processor
+from shardtune.workers import leftovers, processor
 from shardtune.workers.launch import Launch
 from shardtune.workers.machine.inventory import Libraries
 from shardtune.workers.rank.classify import SetupError
@@ -204,6 +204,20 @@ def test_each_kind_of_processor_and_version_has_an_operator_of_its_own(monkeypat
         monkeypatch.setattr(owner, name, lambda: "another")
         names.add(cpu_adam.extension_name.__wrapped__())
     assert len(names) == 3
+
+
+def test_a_build_removes_what_was_built_for_others_and_not_loaded_for_long(tmp_path: Path) -> None:
+    for name in ("cpu_adam_old", "cpu_adam_used", "another_old", cpu_adam.extension_name()):
+        (tmp_path / name).mkdir()
+        for path in (tmp_path / name / cpu_adam._MARKER, tmp_path / name):
+            path.touch()
+            os.utime(path, (0, 0))
+    (tmp_path / "cpu_adam_users").mkdir()
+    os.utime(tmp_path / "cpu_adam_users", (0, 0))
+    leftovers.mark_used(tmp_path / "cpu_adam_used")
+    cpu_adam._remove_unused(tmp_path)
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left == {"cpu_adam_used", "another_old", cpu_adam.extension_name(), "cpu_adam_users"}
 
 
 def test_an_offload_trial_does_not_wait_for_the_lock_that_a_killed_one_left(host: HostProcess) -> None:

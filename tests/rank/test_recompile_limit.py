@@ -66,6 +66,19 @@ def test_equal_blocks_share_one_compilation() -> None:
     assert torch._dynamo.utils.counters["frames"]["ok"] <= 2
 
 
+@pytest.mark.parametrize("is_fullgraph", [False, True])
+def test_functions_that_may_not_break_their_graph_are_counted_too(is_fullgraph: bool) -> None:
+    compilations.keep_records()
+    before = compilations.count()
+    # Code of its own: Dynamo keeps what it compiled of a function.
+    function = types.FunctionType(_double.__code__.replace(co_name=f"own_{is_fullgraph}"), globals())
+    compiled = torch.compile(function, backend="eager", dynamic=False, fullgraph=is_fullgraph)
+    for size in (2, 3):
+        compiled(torch.ones(size))
+    after = compilations.count()
+    assert (after.frames - before.frames, after.recompilations - before.recompilations) == (2, 1)
+
+
 def test_blocks_whose_weights_are_cast_share_one_compilation() -> None:
     """bf16-mixed under DDP: on an H200 every compiled trial of 16 blocks reached the limit."""
     model = Stack(*(Block(2) for _ in range(BLOCKS)))

@@ -38,6 +38,8 @@ class ModelShape:
     biases: bool = False
     """Whether every linear layer and norm has a bias (GPT-2, GPT-NeoX)."""
     qkv_bias: bool = False
+    o_bias: bool = False
+    mlp_bias: bool = False
     qk_norm: bool = False
     learned_positions: int = 0
     max_positions: int | None = None
@@ -172,10 +174,10 @@ class ModelShape:
         total += self._norm_parameters * 2
         if self.experts > 1:
             total += self.experts * self.hidden
-        if self.biases:
-            total += self.query + 2 * self.kv + self.hidden + self.ffn + self.hidden
-        elif self.qkv_bias:
-            total += self.query + 2 * self.kv
+        total += (self.query + 2 * self.kv) * (self.biases or self.qkv_bias) + self.hidden * (
+            self.biases or self.o_bias
+        )
+        total += (self.ffn * (2 if self.mlp == "gated" else 1) + self.hidden) * (self.biases or self.mlp_bias)
         if self.qk_norm:
             total += 2 * self.head_dim
         return total + self.added_parameters

@@ -291,7 +291,7 @@ def _own_shape(request: PredictionRequest) -> ModelShape:
 def _closed_form(config: str, name: str) -> ModelShape:
     fields = config_shape.from_text(config)
     # Where a worker has counted the parameters, the formulas' widths of blocks with experts still serve.
-    config_shape.check_equal_blocks(fields)
+    config_shape.check_formula(fields)
     return config_shape.from_config(fields, name)
 
 

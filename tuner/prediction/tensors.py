@@ -18,11 +18,15 @@ def block_modules(shape: ModelShape) -> list[tuple[int, ...]]:
     modules: list[tuple[int, ...]] = [(hidden * width, width) if biased else (hidden * width,) for width in outputs]
     if experts > 1:
         # Experts are stacked, gate beside up.
-        modules += [(shape.query * hidden,), (experts * 2 * hidden * ffn, experts * hidden * ffn), (experts * hidden,)]
+        output = (shape.query * hidden, hidden) if shape.o_bias else (shape.query * hidden,)
+        modules += [output, (experts * 2 * hidden * ffn, experts * hidden * ffn), (experts * hidden,)]
     else:
         widths = [hidden, *([ffn, ffn] if shape.mlp == "gated" else [ffn]), hidden]
         sizes = [shape.query * hidden] + [hidden * ffn] * (len(widths) - 1)
-        modules += [(size, width) if shape.biases else (size,) for size, width in zip(sizes, widths, strict=True)]
+        has_bias = [shape.biases or shape.o_bias, *[shape.biases or shape.mlp_bias] * (len(widths) - 1)]
+        modules += [
+            (size, width) if biased else (size,) for size, width, biased in zip(sizes, widths, has_bias, strict=True)
+        ]
     modules += [(hidden, hidden) if shape.biases else (hidden,)] * 2
     if shape.qk_norm:
         modules += [(shape.head_dim,)] * 2

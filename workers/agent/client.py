@@ -171,7 +171,8 @@ class WorkerClient:
                 headers=headers,
                 timeout=timeout_s or self._timeout_s,
             )
-        except httpx.TransportError as error:
+        # No transport error: an answer that a proxy has compressed wrongly (DecodingError).
+        except httpx.RequestError as error:
             raise Unreachable(f"{method} {path}: {type(error).__name__}: {error}") from error
         if response.is_success:
             self._was_accepted = True

@@ -8,7 +8,14 @@ from shardtune.workers.agent.supervise import RanksEnd
 from shardtune.workers.launchers.base import RankExit
 from shardtune.workers.trial_dir import TrialDir
 
-_EXPLAINED = {FailureKind.OOM, FailureKind.OVER_LIMIT, FailureKind.ILLEGAL, FailureKind.NUMERICS, FailureKind.SETUP}
+_EXPLAINED = {
+    FailureKind.OOM,
+    FailureKind.OVER_LIMIT,
+    FailureKind.ILLEGAL,
+    FailureKind.NUMERICS,
+    FailureKind.SETUP,
+    FailureKind.DEVICE,
+}
 
 _CAUSE_KIND = {
     "deadline": FailureKind.DEADLINE,

@@ -230,7 +230,7 @@ class Agent:
                 give_up=lambda: bool(self._interrupt) or undelivered.is_over,
                 on_unreachable=warn_unreachable,
             )
-        except LeaseLost as error:
+        except (LeaseLost, VersionRejected) as error:
             log.warning("the result of run %s came too late: %s", lease.run_id, error)
             return
         if answer is None:

@@ -146,6 +146,7 @@ def _device_summary(
         temperature_c=max((device.temperature_c for device in later if device.temperature_c is not None), default=None),
         xids=tuple(last.xids[len(first.xids) :]),
         uncorrected_ecc=new_errors,
+        lost=last.lost[:200] if last.lost else None,
     )
 
 
@@ -168,6 +169,9 @@ def find_fault(devices: Sequence[DeviceSeen]) -> Fault | None:
         xids = sorted(_BAD_XIDS.intersection(device.xids))
         if xids:
             return Fault(f"GPU {_name_of(device)} reported Xid {', '.join(map(str, xids))} during the run", True)
+        # The driver need not report an Xid for it.
+        if device.lost:
+            return Fault(f"GPU {_name_of(device)} did not answer after the run ({device.lost})", True)
         if device.uncorrected_ecc:
             return Fault(
                 f"GPU {_name_of(device)} had {device.uncorrected_ecc} uncorrected memory errors in the run", True

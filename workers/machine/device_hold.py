@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable, Iterator
 
 from shardtune.api_schemas.access import private_folder
-from shardtune.workers import processor, status_note
+from shardtune.workers import leftovers, processor, status_note
 from shardtune.workers.config.settings import WorkerSettings
 from shardtune.workers.launchers.base import LaunchFailed, Prepared
 from shardtune.workers.launchers.cold import RANK_COMMAND
@@ -44,6 +44,8 @@ def hold_devices(
     launch_tag = device_lock.launch_tag(settings.work_dir, chosen.uuids)
     with _lock(settings, chosen, patience_s), contextlib.ExitStack() as stack:
         status_note.clear(work_dir)
+        leftovers.mark_used(kernels)
+        leftovers.remove(work_dir)
         # The watch starts first: the launcher's first run needs a base level of memory from before any rank.
         watch = DeviceWatch(chosen.uuids, work_dir) if chosen.devices else None
         if watch is not None:

@@ -1,27 +1,20 @@
-"""Classification of a rank's exception as a recorded failure, by the exception's type and by the module that raised it.
-
-Text decides only where torch has no type for a CUDA library's status: a status is a name that does not change with wording.
-"""
+"""Classification of a rank's exception as a recorded failure, by the exception's type and by the module that raised it."""
 
 import re
-import shutil
 import traceback
 from collections.abc import Iterator
 from types import TracebackType
 from typing import Literal
 
-import torch
-import torch.distributed as dist
 from deepspeed.runtime.config import DeepSpeedConfigError
 from deepspeed.runtime.zero.utils import ZeRORuntimeException
 
-from shardtune.api_schemas.base import GIB
 from shardtune.api_schemas.formatting import memory
 from shardtune.api_schemas.trials.failures import Failure, FailureKind
 from shardtune.workers import adapter, disk_errors
 from shardtune.workers.blocks.host_inputs import OffloadError
 from shardtune.workers.blocks.mlp_slices import SliceError
-from shardtune.workers.rank import private_names
+from shardtune.workers.rank import gpu_errors, private_names
 from shardtune.workers.rank.device import Device
 
 Phase = Literal["starting", "building", "training"]
@@ -47,36 +40,6 @@ class SetupError(Exception):
 class LostGradientError(Exception):
     """Exception for a gradient that the training backend would leave out of a step without an error."""
 
-
-_CUDA_ERROR_MEMORY_ALLOCATION = 2
-_EXHAUSTED_BYTES = 512 << 20
-"""Number of free bytes on the GPU below which a failed call of NCCL, or a failed start of a CUDA library, is classified as
-out of memory. They allocate memory outside of torch and need not report the reason."""
-_NCCL_EXHAUSTED = "'out of memory'"
-"""Text of the CUDA runtime in NCCL's last error, such as `Cuda failure 2 'out of memory'`, which torch adds to its own
-message if NCCL has one."""
-
-_SHARED_MEMORY = "/dev/shm"  # nosec B108 # Its size is read, and NCCL's errors name it: no file is made.
-_NCCL_SHARED_MEMORY = f"{_SHARED_MEMORY}/nccl-"
-"""Beginning of the names of NCCL's files in shared memory. NCCL's last error names one if it could not be made."""
-
-_LIBRARY_EXHAUSTED = (
-    "CUBLAS_STATUS_ALLOC_FAILED",
-    "CUDNN_STATUS_ALLOC_FAILED",
-    "CUSOLVER_STATUS_ALLOC_FAILED",
-    # Mapping a segment that grows (torch 2.13, `C10_CUDA_DRIVER_CHECK`), and loading a compiled kernel.
-    "CUDA driver error: out of memory",
-    "Triton Error [CUDA]: out of memory",
-)
-"""Texts with which cuBLAS, cuDNN, cuSOLVER, the CUDA driver and Triton report a lack of memory, for which torch raises
-only a plain RuntimeError. The libraries allocate workspaces at their first call."""
-_LIBRARY_NOT_STARTED = (
-    "CUBLAS_STATUS_NOT_INITIALIZED",
-    "CUDNN_STATUS_NOT_INITIALIZED",
-    "CUSOLVER_STATUS_NOT_INITIALIZED",
-)
-"""Status names with which these libraries report that they could not be started. On a full device this is for lack of
-memory: the thread of the backward pass starts cuBLAS when activations already fill the device."""
 
 _RECOMPILE_LIMIT = (
     "compile (true) reached Dynamo's limit of recompilations of one function, after which further blocks would run "
@@ -118,8 +81,8 @@ def failure_of(error: BaseException, phase: Phase, rank: int, device: Device | N
         text = _UNUSED_PARAMETERS_TEXT
     elif (lack := private_names.explanation(error)) is not None:
         text = lack
-    elif any(_is_of_shared_memory(link) for link in _chain(error)):
-        text = f"{_shared_memory_remedy()}. {error}"
+    elif any(gpu_errors.is_of_shared_memory(link) for link in _chain(error)):
+        text = f"{gpu_errors.shared_memory_remedy()}. {error}"
     elif kind is FailureKind.CRASH and any(_COMPILER_FAILED.search(str(link)) for link in _chain(error)):
         text = f"{_COMPILER_REMEDY}. {type(error).__name__}: {error}"
     else:
@@ -140,10 +103,13 @@ def _kind(error: BaseException, phase: Phase, device: Device | None) -> FailureK
         return FailureKind.NUMERICS
     if isinstance(error, SetupError) or private_names.explanation(error) is not None:
         return FailureKind.SETUP
+    # Before memory: a call of NCCL that fails on a full device counts as out of memory.
+    if any(gpu_errors.is_of_device(link) for link in _chain(error)):
+        return FailureKind.DEVICE
     # Before device memory: NCCL's other errors on a full device are taken for a lack of it.
-    if any(_is_of_shared_memory(link) for link in _chain(error)):
+    if any(gpu_errors.is_of_shared_memory(link) for link in _chain(error)):
         return FailureKind.SETUP
-    if any(_is_out_of_memory(link, device) for link in _chain(error)):
+    if any(gpu_errors.is_out_of_memory(link, device) for link in _chain(error)):
         return FailureKind.OOM
     if any(disk_errors.is_of_disk(link) for link in _chain(error)):
         return FailureKind.SETUP
@@ -169,19 +135,6 @@ def _is_of_unused_parameters(error: BaseException) -> bool:
     """Whether an exception of DistributedDataParallel says that some parameters got no gradient in the previous
     step."""
     return type(error) is RuntimeError and str(error).startswith(_UNUSED_PARAMETERS)
-
-
-def _is_of_shared_memory(error: BaseException) -> bool:
-    """Whether NCCL could not make a file in shared memory. Containers of Docker have 64 MiB, which eight GPUs exceed."""
-    return isinstance(error, dist.DistBackendError) and _NCCL_SHARED_MEMORY in str(error)
-
-
-def _shared_memory_remedy() -> str:
-    try:
-        room = f"{memory(shutil.disk_usage(_SHARED_MEMORY).total / GIB)} large"
-    except OSError:
-        room = "missing"
-    return f"NCCL could not use {_SHARED_MEMORY}, which is {room}: start the container with --shm-size=1g or --ipc=host"
 
 
 def _is_rejection(error: BaseException) -> bool:
@@ -210,30 +163,3 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
         yield error
         # Contexts too: torch's compiler raises its errors `from None` (2.13, InductorError).
         error = error.__cause__ or error.__context__
-
-
-def _is_out_of_memory(error: BaseException, device: Device | None) -> bool:
-    """Whether the exception means that host or device memory ran out, as reported by torch, the CUDA runtime and
-    libraries, or NCCL on a full device."""
-    if isinstance(error, torch.OutOfMemoryError | MemoryError):
-        return True
-    if isinstance(error, torch.AcceleratorError):
-        return getattr(error, "error_code", None) == _CUDA_ERROR_MEMORY_ALLOCATION
-    if isinstance(error, dist.DistBackendError):
-        return _NCCL_EXHAUSTED in str(error) or _is_full(device)
-    if type(error) is not RuntimeError:
-        return False
-    text = str(error)
-    if any(status in text for status in _LIBRARY_NOT_STARTED):
-        return _is_full(device)
-    return any(status in text for status in _LIBRARY_EXHAUSTED)
-
-
-def _is_full(device: Device | None) -> bool:
-    """Whether a GPU has so little free memory that the failed start or call of a library is for lack of memory."""
-    try:
-        free = None if device is None else device.free_bytes()
-    except RuntimeError:
-        # After some errors, such as a failed assertion of a kernel, each later call of CUDA raises the same error.
-        return False
-    return free is not None and free < _EXHAUSTED_BYTES

@@ -132,6 +132,8 @@ def _device(device: DeviceSeen) -> list[tuple[str, str]]:
     ]
     if figures:
         sentences.append(("quiet", f"{name}: {', '.join(figures)}"))
+    if device.lost:
+        sentences.append(("bad", f"{name}: did not answer after the run ({device.lost})"))
     if device.xids or device.uncorrected_ecc:
         sentences.append(
             (

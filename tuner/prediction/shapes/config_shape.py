@@ -39,18 +39,25 @@ def from_config(config: Mapping[str, Any], name: str = "") -> ModelShape:
     return _read_shape(WatchedConfig(config), name)
 
 
-def check_equal_blocks(config: Mapping[str, Any]) -> None:
-    """Reject a mixture of experts some of whose blocks have one MLP instead: the formulas count equal blocks.
+_UNCOUNTED: Mapping[tuple[str, str], tuple[tuple[object, ...], str]] = {
+    ("qwen3_moe", "mlp_only_layers"): ((None, [], ()), "leaves blocks without experts"),
+    ("qwen3_moe", "decoder_sparse_step"): ((None, 1), "leaves blocks without experts"),
+    ("gpt_neox", "attention_bias"): ((None, True), "leaves attention without biases"),
+    ("gpt2", "add_cross_attention"): ((None, False), "gives each block a second attention"),
+}
+"""Fields of families whose other values the formulas do not count: the values that they count, and what others do."""
+
+
+def check_formula(config: Mapping[str, Any]) -> None:
+    """Reject a model of a known family that the family's formulas count wrongly.
 
     Raises:
-        NoClosedForm: names the field that leaves blocks without experts.
+        NoClosedForm: names the field and what it does.
     """
-    if config.get("model_type") != "qwen3_moe":
-        return
-    dense, every = config.get("mlp_only_layers"), config.get("decoder_sparse_step")
-    if dense or every not in (None, 1):
-        stated = f"mlp_only_layers ({dense!r:.60})" if dense else f"decoder_sparse_step ({every!r:.60})"
-        raise NoClosedForm(f"{stated} leaves blocks without experts, and such a model has no closed form, {_REMEDY}")
+    for (kind, field), (counted, effect) in _UNCOUNTED.items():
+        value = config.get(field)
+        if config.get("model_type") == kind and value not in counted:
+            raise NoClosedForm(f"{field} ({value!r:.60}) {effect}, and such a model has no closed form, {_REMEDY}")
 
 
 def unknown_keys(config: Mapping[str, Any]) -> tuple[str, ...]:
@@ -122,8 +129,10 @@ def _llama_like(config: Mapping[str, Any], name: str) -> ModelShape:
     hidden, heads = _positive_int(config, "hidden_size"), _positive_int(config, "num_attention_heads")
     moe = kind in ("mixtral", "qwen3_moe")
     experts = _positive_int(config, "num_local_experts" if kind == "mixtral" else "num_experts") if moe else 1
-    # transformers' Qwen3 configurations default head_dim to 128 whatever the width.
-    default_head = 128 if kind in ("qwen3", "qwen3_moe") else hidden // heads
+    # transformers' Qwen3 configuration defaults head_dim to 128 whatever the width; that of its mixtures does not (5.23).
+    default_head = 128 if kind == "qwen3" else hidden // heads
+    # Mistral's, Mixtral's and Qwen2's code reads neither.
+    has_attention_biases = kind in ("llama", "qwen3", "qwen3_moe") and bool(config.get("attention_bias", False))
     return ModelShape(
         name=name,
         layers=_positive_int(config, "num_hidden_layers"),
@@ -136,7 +145,9 @@ def _llama_like(config: Mapping[str, Any], name: str) -> ModelShape:
         tied=bool(config.get("tie_word_embeddings", False)),
         experts=experts,
         experts_per_token=_positive_int(config, "num_experts_per_tok", 2) if moe else 1,
-        qkv_bias=kind == "qwen2" or bool(config.get("attention_bias", False)),
+        qkv_bias=kind == "qwen2" or has_attention_biases,
+        o_bias=has_attention_biases,
+        mlp_bias=kind == "llama" and bool(config.get("mlp_bias", False)),
         qk_norm=kind in ("qwen3", "qwen3_moe"),
         tensor_note=_SPLIT_EXPERTS if moe else None,
         max_positions=_optional_int(config, "max_position_embeddings"),
@@ -189,10 +200,11 @@ def _mpt(config: Mapping[str, Any], name: str) -> ModelShape:
         name=name,
         layers=_positive_int(config, "n_layers"),
         **_multi_head(config, "d_model", "n_heads"),
-        ffn=_positive_int(config, "expansion_ratio", 4) * _positive_int(config, "d_model"),
+        # Whatever expansion_ratio says: transformers' code does not read it (5.23).
+        ffn=4 * _positive_int(config, "d_model"),
         vocab=_positive_int(config, "vocab_size"),
         mlp="gelu",
-        tied=True,
+        tied=bool(config.get("tie_word_embeddings", True)),
         max_positions=_optional_int(config, "max_seq_len"),
         tensor_note=_NO_PLAN,
         pipeline_note="its blocks return more than hidden states",

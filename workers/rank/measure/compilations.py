@@ -38,12 +38,12 @@ def count() -> Compilations:
     if "torch._dynamo.utils" not in sys.modules:
         return NOTHING
     dynamo = sys.modules["torch._dynamo.utils"]
-    reasons = [metrics.recompile_reason for metrics in dynamo.get_compilation_metrics()]
-    counters = dynamo.counters
+    records = dynamo.get_compilation_metrics()
     return Compilations(
-        frames=counters["frames"]["ok"],
-        recompilations=sum(reason is not None for reason in reasons),
-        graph_breaks=sum(counters["graph_break"].values()),
+        # From the records, as the recompilations: Dynamo's counter of frames omits those of `fullgraph=True` (torch 2.13).
+        frames=sum(bool(record.has_guarded_code) for record in records),
+        recompilations=sum(record.recompile_reason is not None for record in records),
+        graph_breaks=sum(dynamo.counters["graph_break"].values()),
     )
 
 
@@ -54,6 +54,6 @@ def since(before_timing: Compilations) -> CompiledFrames:
         frames=now.frames,
         recompilations=now.recompilations,
         graph_breaks=now.graph_breaks,
-        # Own code may clear Dynamo's counters meanwhile.
+        # Own code may clear Dynamo's records meanwhile.
         while_timed=max(0, now.frames - before_timing.frames),
     )

@@ -165,6 +165,27 @@ def materialize(
     move_buffers(model, device)
 
 
+def buffers_of(model: nn.Module) -> dict[str, torch.Tensor]:
+    """Copies of a model's buffers by name. Names that share a buffer share its copy."""
+    # By default torch leaves out all names of a buffer but the first.
+    copies: dict[int, torch.Tensor] = {}
+    buffers = dict(model.named_buffers(remove_duplicate=False))
+    for buffer in buffers.values():
+        if id(buffer) not in copies:
+            copies[id(buffer)] = buffer.clone()
+    return {name: copies[id(buffer)] for name, buffer in buffers.items()}
+
+
+def empty_parameters(model: nn.Module, device: torch.device, buffers_device: torch.device) -> None:
+    """Give a model's parameters memory on a device, without values, and move its buffers to another device."""
+    buffers = buffers_of(model)
+    model.to_empty(device=device)
+    # `to_empty` has emptied the buffers too.
+    for name, buffer in buffers.items():
+        owner, _, key = name.rpartition(".")
+        model.get_submodule(owner)._buffers[key] = buffer.to(buffers_device)
+
+
 def move_buffers(model: nn.Module, device: torch.device) -> None:
     """Move a model's buffers to a device, but not its parameters, which may still be on the meta device."""
     for module in model.modules():

@@ -27,7 +27,7 @@ from deepspeed.git_version_info import accelerator_name, installed_ops
 from deepspeed.ops.op_builder import CPUAdamBuilder
 
 from shardtune.api_schemas.trials.leases import ResumeTask, TraceTask, TrialTask, uses_cpu_adam
-from shardtune.workers import processor
+from shardtune.workers import leftovers, processor
 from shardtune.workers.rank.classify import SetupError
 from shardtune.workers.rank.process import parent_death
 
@@ -101,6 +101,7 @@ def load(task: TrialTask | ResumeTask | TraceTask) -> None:
     if uses_cpu_adam(task) and is_built() and not _is_installed():
         library = _cpp_extension()._import_module_from_library(extension_name(), str(_folder()), is_python_module=True)
         CPUAdamBuilder._loaded_ops[_NAME] = library
+        leftovers.mark_used(_folder())
 
 
 def build() -> None:
@@ -124,6 +125,7 @@ def build() -> None:
             builder.name = extension_name()
             builder.load(verbose=False)
             (folder / _MARKER).write_text(_built_for())
+        _remove_unused(folder.parent)
     except filelock.Timeout as error:
         raise SetupError(
             f"another process has been building DeepSpeed's CPU Adam for {_BUILD_TIMEOUT_S} s ({error.lock_file} is "
@@ -137,6 +139,13 @@ def build() -> None:
         ) from error
     except RuntimeError as error:
         raise SetupError(f"DeepSpeed's CPU Adam did not build: {error}") from error
+
+
+def _remove_unused(cache: Path) -> None:
+    """Remove what was built here for other processors and versions of the libraries (some 50 MB each) and has not been
+    loaded for long."""
+    built = (marker.parent for marker in cache.glob(f"{_NAME}_*/{_MARKER}") if marker.parent.name != extension_name())
+    leftovers.remove_unused(built, leftovers.UNUSED_CACHE_S)
 
 
 def _is_installed() -> bool:

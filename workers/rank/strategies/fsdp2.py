@@ -248,13 +248,9 @@ def _materialize(
     `unpacked`: weights that must still be packed in 4 bits, by name.
     """
     place, model = setting.context, part.module
-    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     with place.accelerator.materializing():
-        model.to_empty(device=torch.device("cpu") if config.cpu_offload else place.device)
-        # `to_empty` has emptied the buffers too.
-        for name, buffer in buffers.items():
-            owner, _, key = name.rpartition(".")
-            model.get_submodule(owner)._buffers[key] = buffer.to(place.device)
+        device = torch.device("cpu") if config.cpu_offload else place.device
+        models.empty_parameters(model, device, buffers_device=place.device)
     for name, parameter in model.named_parameters():
         shard = cast(DTensor, parameter)
         local = shard.to_local().detach()

@@ -48,7 +48,7 @@ class ZeroTrainer:
                 set_z3_leaf_modules(model, classes)
         else:
             models.materialize(model, place.device, setting.weights_dtype, workload.seed, setting.weights_dtype)
-        buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+        buffers = models.buffers_of(model)
         parameters = [p for p in model.parameters() if p.requires_grad]
         settings = workload.optimizer
         # `wrap.make_trainer` has rejected other optimizers: DeepSpeed steps flat partitions.
@@ -187,7 +187,7 @@ def _quieten() -> None:
 def _restore_buffers(model: nn.Module, buffers: dict[str, torch.Tensor]) -> None:
     """Restore the dtype of buffers. Some versions of DeepSpeed cast rotary frequencies to bfloat16, which changes the
     training."""
-    for name, buffer in model.named_buffers():
+    for name, buffer in model.named_buffers(remove_duplicate=False):
         if buffer.dtype != buffers[name].dtype:
             owner, _, key = name.rpartition(".")
             model.get_submodule(owner)._buffers[key] = buffers[name].to(buffer.device)

@@ -35,6 +35,8 @@ class Loop(StepLoop):
             compilations.keep_records()
         self._own_warmup_step_times_s: list[float] = []
         self._spent_s: list[float] = []
+        self._compiled_before: list[compilations.Compilations] = []
+        """Numbers of what this rank had compiled before each step of the warm-up."""
 
     def steps(self, meter: MemoryMeter) -> Steps[None]:
         """Yield all steps of the plan: first steps that are recorded, further steps of which only the loss is kept,
@@ -50,7 +52,6 @@ class Loop(StepLoop):
         gc.collect()
         gc.freeze()
         yield from self._warm_up()
-        self.outcome.compiled_before_timing = compilations.count()
         if not self.outcome.is_pruned:
             yield from self._measure()
 
@@ -90,6 +91,7 @@ class Loop(StepLoop):
         # By the seconds that passed: an extended time multiplies what little two short steps differ by chance.
         spent = self._spent_s
         while len(times) < self._plan.max_warmup_steps and not (throughput.is_steady(spent) or outcome.is_pruned):
+            self._compiled_before.append(compilations.count())
             time_of_step = yield from self._time_step()
             own_times.append(time_of_step.own_s)
             times.append(time_of_step.slowest_s)
@@ -99,8 +101,10 @@ class Loop(StepLoop):
         outcome.is_steady = throughput.is_steady(spent)
         if outcome.is_pruned:
             outcome.window_step_times_s, outcome.own_step_times_s = times, own_times
+            outcome.compiled_before_timing = self._compiled_before[0]
         else:
             outcome.warmup_step_times_s = times
+            outcome.compiled_before_timing = compilations.count()
 
     def _measure(self) -> Steps[None]:
         """Time windows (groups of steps that are timed together) until the step time is as precise as the plan
@@ -196,6 +200,8 @@ class Loop(StepLoop):
         outcome.window_step_times_s = outcome.warmup_step_times_s[warmup_steps:]
         outcome.own_step_times_s = self._own_warmup_step_times_s[warmup_steps:]
         outcome.warmup_step_times_s = outcome.warmup_step_times_s[:warmup_steps]
+        if reused:
+            outcome.compiled_before_timing = self._compiled_before[warmup_steps]
 
     def _require_memory_limit(self, peak_gib: float | None) -> None:
         # The maximum over ranks, so that all ranks raise together: a lone one would leave its peers in a collective.

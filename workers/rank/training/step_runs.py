@@ -66,7 +66,7 @@ class LoopRecord:
     own_step_times_s: list[float] = field(default_factory=list)
     """Seconds per step of this rank, one entry for each timed window (a group of steps timed together)."""
     compiled_before_timing: Compilations = NOTHING
-    """Numbers of what this rank had compiled when the timing began."""
+    """Numbers of what this rank had compiled before the first step whose time counts."""
     short_pairs_s: list[tuple[float, float]] = field(default_factory=list)
     """Seconds of each pair of timed short steps (steps with fewer micro batches) on the slowest rank; pairs of the
     warm-up included. See `ShortStepTimes`."""

@@ -6,7 +6,7 @@ from shardtune.api_schemas.training.model_presets import preset_names
 from shardtune.api_schemas.training.models import ModelSpec, preset
 from shardtune.api_schemas.trials.predictions import PredictionRequest
 from shardtune.tuner.prediction import prediction_request
-from shardtune.tuner.prediction.shapes.config_shape import NoClosedForm, from_config, unknown_keys
+from shardtune.tuner.prediction.shapes.config_shape import NoClosedForm, check_formula, from_config, unknown_keys
 from shardtune.tuner.prediction.tensors import block_tensors, outside_tensors
 
 SMALL = {
@@ -23,6 +23,13 @@ OTHERS = {
                   "num_experts_per_tok": 2, "moe_intermediate_size": 32},
     "gpt_neox": {**SMALL, "model_type": "gpt_neox"},
     "mpt": {"model_type": "mpt", "d_model": 64, "n_heads": 4, "n_layers": 2, "vocab_size": 1000},
+    "llama, biases": {**SMALL, "model_type": "llama", "attention_bias": True, "mlp_bias": True},
+    "qwen3, biases": {**SMALL, "model_type": "qwen3", "num_key_value_heads": 2, "attention_bias": True},
+    "mistral, bias unread": {**SMALL, "model_type": "mistral", "num_key_value_heads": 2, "attention_bias": True},
+    "qwen3_moe, no head_dim": {**SMALL, "model_type": "qwen3_moe", "num_key_value_heads": 2, "num_experts": 4,
+                               "num_experts_per_tok": 2, "moe_intermediate_size": 32, "attention_bias": True},
+    "mpt, untied": {"model_type": "mpt", "d_model": 64, "n_heads": 4, "n_layers": 2, "vocab_size": 1000,
+                    "expansion_ratio": 2, "tie_word_embeddings": False},
 }  # fmt: skip
 
 
@@ -77,6 +84,17 @@ def test_a_mixture_with_blocks_without_experts_has_to_be_built(field: str, value
     resolve()
     with pytest.raises(NoClosedForm, match=rf"{field} \(.*--trace"):
         resolve(**{field: value})
+
+
+@pytest.mark.parametrize(
+    ("kind", "field", "value"), [("gpt_neox", "attention_bias", False), ("gpt2", "add_cross_attention", True)]
+)
+def test_a_model_whose_biases_or_blocks_are_unusual_has_to_be_built(kind: str, field: str, value: bool) -> None:
+    config = {**(OTHERS.get(kind) or preset(kind).config)}
+    check_formula(config)
+    check_formula(config | {field: not value})
+    with pytest.raises(NoClosedForm, match=rf"{field} \({value}\) .*--trace"):
+        check_formula(config | {field: value})
 
 
 def test_a_missing_field_that_is_nearly_there_is_named() -> None:

@@ -2,6 +2,7 @@
 
 import random
 
+import httpx
 import pytest
 
 from shardtune.api_schemas.access.credentials import KeySource
@@ -56,6 +57,19 @@ def test_an_answer_that_makes_no_sense_is_tried_again(serve):
     service = serve((200, {"hello": "proxy"}), (200, {"applied": True}))
     client = WorkerClient(service.url)
     assert call_patiently(lambda: client.report("r1", REPORT), lambda: False, pauses_s=iter(NO_PAUSE)).applied
+
+
+class _WronglyCompressed(httpx.SyncByteStream):
+    def __iter__(self):
+        yield b"no gzip"
+
+
+def test_an_answer_that_a_proxy_compressed_wrongly_is_tried_again():
+    answer = httpx.Response(200, headers={"content-encoding": "gzip"}, stream=_WronglyCompressed())
+    client = WorkerClient("http://service")
+    client._http = httpx.Client(base_url="http://service", transport=httpx.MockTransport(lambda _: answer))
+    with pytest.raises(Unreachable, match="DecodingError"):
+        client.report("r1", REPORT)
 
 
 def test_a_report_survives_a_restarted_service(serve):

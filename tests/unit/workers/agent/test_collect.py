@@ -88,11 +88,12 @@ def test_more_memory_than_declared_is_over_limit_with_its_figure(directory):
     assert (result.kind, result.peak_allocated_gib) == ("over_limit", 1.0)
 
 
-def test_the_rank_that_explains_itself_wins_over_peers_that_only_crashed(directory, task):
+@pytest.mark.parametrize("kind", ["oom", "device"])
+def test_the_rank_that_explains_itself_wins_over_peers_that_only_crashed(directory, task, kind):
     write_failed(directory, 0, "crash", at_s=1000)
-    write_failed(directory, 1, "oom", at_s=1001)
+    write_failed(directory, 1, kind, at_s=1001)
     result = attempt_outcome(task, directory, ended(1, 1), None)
-    assert (result.kind, result.rank) == ("oom", 1)
+    assert (result.kind, result.rank) == (kind, 1)
 
 
 def test_among_crashes_the_first_report_counts(directory, task):

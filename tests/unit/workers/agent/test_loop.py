@@ -283,6 +283,11 @@ def test_a_service_of_another_release_makes_the_worker_register_again(world):
     assert len(done.service.bodies("/workers")) == 2
 
 
+def test_a_result_that_a_service_of_another_release_cannot_read_does_not_end_the_worker(world):
+    rejected = (400, {"code": "protocol_version", "detail": "upgraded meanwhile"})
+    assert len(world("complete", "complete", until=lease_requests(2), report=rejected).reports()) == 1
+
+
 def test_a_version_that_the_worker_does_not_speak_is_named(world):
     with pytest.raises(RequestRejected, match=r"protocol_version \(99\) of the service.*install the service's release"):
         world(until=lambda w: False, workers=(200, REGISTERED | {"protocol_version": 99}))

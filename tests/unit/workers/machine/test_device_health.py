@@ -165,6 +165,16 @@ def test_memory_errors_and_strangers_in_a_run_excuse_everything():
     assert stranger is not None and stranger.excuses_failures and "4711" in stranger.message
 
 
+def test_a_gpu_that_is_lost_without_an_xid_excuses_the_crash_of_its_rank():
+    (device,) = summarize_devices(over_a_run({}, {}, {"lost": "GPU is lost"}), ())
+    lost = Conditions(devices=(device,))
+    result = with_conditions(make_task(), Failure(kind="crash", message="unspecified launch failure"), lost, None)
+    assert isinstance(result, Failure) and not device.is_quiet
+    assert (result.kind, result.message) == ("device", "GPU GPU-1 did not answer after the run (GPU is lost)")
+    (again,) = summarize_devices(over_a_run({}, {"lost": "Timeout"}, {}), ())
+    assert find_fault([again]) is None
+
+
 def test_a_slow_gpu_is_a_straggler_and_a_slow_cpu_rank_is_not():
     gpus = Cluster(device="cuda", gpu="NVIDIA H200", gpus_per_node=3, memory_gib=140, host_memory_gib=100)
     nodes = (NodeConditions(host="n0", first_rank=0, ranks=1), NodeConditions(host="n1", first_rank=1, ranks=2))

@@ -30,7 +30,7 @@ from shardtune.workers.rank.training.resume_check import ResumeLoop
 from shardtune.workers.rank.training.step_runs import run_steps
 from shardtune.workers.rank.trial_dir import ProgressFile
 from tests.support.processes import preloaded_forks
-from tests.support.ranks.reference_training import deviation, train
+from tests.support.ranks.reference_training import circumstances, deviation, train
 
 FP32 = {"loss": 1e-5, "grad_norm": 1e-4, "parameter_sum": 1e-6, "parameter_square_sum": 1e-6}
 BF16 = {"loss": 5e-4, "grad_norm": 3e-2, "parameter_sum": 5e-4, "parameter_square_sum": 1e-4}
@@ -51,7 +51,7 @@ def trajectories(tasks: dict[str, TrialTask], folder: Path, ranks: int = 2) -> d
 
 def assert_same(trajectory: tuple[StepRecord, ...], task: TrialTask, bound: dict[str, float]) -> None:
     apart = deviation(trajectory, train(task))
-    assert all(apart[name] <= bound[name] for name in bound), apart
+    assert all(apart[name] <= bound[name] for name in bound), (apart, circumstances(task))
     limit = task.workload.max_grad_norm
     assert limit is not None and all(record.grad_norm and record.grad_norm > limit for record in trajectory), "it clips"
 

@@ -6,12 +6,15 @@ Shares with the ranks only what defines the task: the model's structure, initial
 import importlib
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
 import bitsandbytes
 import torch
 from bitsandbytes import functional
 from torch import nn
 from torch.func import functional_call
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from shardtune.api_schemas.training.adapters import AdapterSchema, Lora
 from shardtune.api_schemas.training.optimizers import AdamW, AdamW8bit, AdamWBf16, Muon
@@ -34,6 +37,21 @@ def train(task: TrialTask) -> tuple[StepRecord, ...]:
     if key not in _done:
         _done[key] = _train(task)
     return _done[key]
+
+
+def circumstances(task: TrialTask) -> dict[str, Any]:
+    """What the reference was trained with in this process, and its trajectory when it is trained again.
+
+    An earlier test in this process may have left something that the ranks, which have processes of their own, do not
+    have. Once the reference of Gemma 3 was that of a model without its attention window, and its ranks were right.
+    """
+    network: Any = build.build(task.model, task.workload)
+    text = network.config.get_text_config()
+    attention = text._attn_implementation
+    functions = {"attention": ALL_ATTENTION_FUNCTIONS, "mask": ALL_MASK_ATTENTION_FUNCTIONS}
+    used = {name: repr(mapping.get(attention)) for name, mapping in functions.items()}
+    fields = {name: getattr(text, name, None) for name in ("sliding_window", "layer_types", "is_causal")}
+    return {"implementation": attention, **used, **fields, "trained again": _train(task)}
 
 
 def _train(task: TrialTask) -> tuple[StepRecord, ...]:

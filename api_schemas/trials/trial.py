@@ -75,7 +75,7 @@ SEED_ORIGINS = (TrialOrigin.BASELINE, TrialOrigin.DEFAULT)
 _PARTS, _INSTEAD = "; ", " instead of "
 
 
-class ChangedKnob(NamedTuple):
+class KnobChange(NamedTuple):
     """Change of one knob or of the backend, in which a trial differs from the fastest one before it.
 
     `TrialReason.tests` states changes as text in a fixed form: `micro_batch 4 instead of 1; compile True instead of False`.
@@ -91,18 +91,18 @@ class ChangedKnob(NamedTuple):
         return f"{self.knob} {self.value}{_INSTEAD}{self.previous}".lstrip()
 
 
-def changes_text(parts: Iterable[ChangedKnob | str]) -> str:
+def changes_text(parts: Iterable[KnobChange | str]) -> str:
     """Text of `TrialReason.tests`: changes in their fixed form, and remarks."""
     return _PARTS.join(map(str, parts))
 
 
-def changes_in(text: str) -> list[ChangedKnob | str]:
+def changes_in(text: str) -> list[KnobChange | str]:
     """Read the text of `TrialReason.tests`; a part that states no change is a remark, which stays as it is."""
-    parts: list[ChangedKnob | str] = []
+    parts: list[KnobChange | str] = []
     for part in text.split(_PARTS):
         changed, separator, previous = part.partition(_INSTEAD)
         knob, _, value = changed.rpartition(" ")
-        parts.append(ChangedKnob(knob, value, previous) if separator else part)
+        parts.append(KnobChange(knob, value, previous) if separator else part)
     return parts
 
 

@@ -11,7 +11,7 @@ from shardtune.api_schemas.training.optimizers import DEFAULT_OPTIMIZER
 from shardtune.api_schemas.training.workload import Workload
 from shardtune.api_schemas.trials.resume_check import ResumeCheck, ResumeOutcome
 from shardtune.api_schemas.trials.trial import (
-    ChangedKnob,
+    KnobChange,
     Rejection,
     RunPurpose,
     Trial,
@@ -148,7 +148,7 @@ def describe_change(stored: str) -> str:
     return "; ".join(_part_in_words(part) for part in changes_in(stored))
 
 
-def _part_in_words(part: ChangedKnob | str) -> str:
+def _part_in_words(part: KnobChange | str) -> str:
     """Rewrite one change of a knob or of the backend with its display name; a remark stays as it is."""
     if isinstance(part, str):
         return part
@@ -222,7 +222,7 @@ def search_run_disturbance(trial: Trial) -> str | None:
 
 
 UNDISTURBED_SPREAD = "no other program was seen to disturb them"
-"""What is said of pairs that vary too much to decide although their machine was quiet."""
+"""Remark about pairs that vary too much to decide although their machine was quiet."""
 
 
 def undecided_text(verdict: OpenVerdict) -> str:

@@ -18,7 +18,7 @@ class Trust:
     """Sentence without numbers of runs, for short lists of reasons. Empty if another reason of the list already says
     it. None if `text` itself is short."""
     subject: str = ""
-    """What the reason is about, for code; empty if no code asks."""
+    """Subject of the reason, for code that asks for it; otherwise empty."""
 
     @property
     def shown(self) -> str:

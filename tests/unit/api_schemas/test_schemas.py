@@ -20,7 +20,7 @@ from shardtune.api_schemas.training.workload import (
     gradient_accumulation,
 )
 from shardtune.api_schemas.trials.failures import Failure, FailureKind
-from shardtune.api_schemas.trials.trial import ChangedKnob, changes_in, changes_text
+from shardtune.api_schemas.trials.trial import KnobChange, changes_in, changes_text
 from tests.support.values.tuner_inputs import cpu, gpus
 
 PUBLIC_PRESETS = {"gpt2", "gpt2-large", "llama-3.2-1b", "llama-2-7b", "llama-3.1-8b", "llama-2-70b", "qwen3-8b"}
@@ -286,15 +286,13 @@ def test_a_known_precision_s_name_beside_other_dtypes_is_not_believed() -> None:
 @pytest.mark.parametrize(
     ("parts", "text"),
     [
-        ([ChangedKnob("", "fsdp2", "zero")], "fsdp2 instead of zero"),
+        ([KnobChange("", "fsdp2", "zero")], "fsdp2 instead of zero"),
         (
-            ["first with context parallel", ChangedKnob("malloc", "keep", "default"), "and 2 more"],
+            ["first with context parallel", KnobChange("malloc", "keep", "default"), "and 2 more"],
             "first with context parallel; malloc keep instead of default; and 2 more",
         ),
         (["the fastest by prediction"], "the fastest by prediction"),
     ],
 )
-def test_the_changes_that_a_trial_tests_are_read_as_they_were_written(
-    parts: list[ChangedKnob | str], text: str
-) -> None:
+def test_the_changes_that_a_trial_tests_are_read_as_they_were_written(parts: list[KnobChange | str], text: str) -> None:
     assert changes_text(parts) == text and changes_in(text) == parts

@@ -7,7 +7,7 @@ from itertools import chain
 import numpy as np
 
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.trials.trial import ChangedKnob, TrialOrigin, TrialReason, TrialState, changes_text
+from shardtune.api_schemas.trials.trial import KnobChange, TrialOrigin, TrialReason, TrialState, changes_text
 from shardtune.tuner.prediction import memory_gate
 from shardtune.tuner.prediction.calibration import BAND_DEVIATIONS
 from shardtune.tuner.search.guided_sampler.acquisition import (
@@ -198,20 +198,20 @@ class CandidateScores:
             )
         )
 
-    def _tested_parts(self, index: int, row: int) -> list[ChangedKnob | str]:
+    def _tested_parts(self, index: int, row: int) -> list[KnobChange | str]:
         first = [first_reason(self._pool.axes[row])] if index in self.unseen_axes else []
         return [*first, *self._differences(row)]
 
-    def _differences(self, row: int) -> list[ChangedKnob | str]:
+    def _differences(self, row: int) -> list[KnobChange | str]:
         table = self._pool.table(row)
         if self._times.fastest is None:
             return ["the fastest by prediction"]
         (fastest_row,) = self._pool.rows([self._times.fastest.config])
         fastest_table = self._pool.table(fastest_row)
         if table["backend"] != fastest_table["backend"]:
-            return [ChangedKnob("", str(table["backend"]), str(fastest_table["backend"]))]
+            return [KnobChange("", str(table["backend"]), str(fastest_table["backend"]))]
         changes = [
-            ChangedKnob(knob, str(table[knob]), str(fastest_table[knob]))
+            KnobChange(knob, str(table[knob]), str(fastest_table[knob]))
             for knob in table
             if table[knob] != fastest_table.get(knob)
         ]

@@ -7,7 +7,7 @@ import pytest
 
 from shardtune.api_schemas.training.search_space import SpaceLimits
 from shardtune.api_schemas.trials.failures import Failure, FailureKind
-from shardtune.api_schemas.trials.trial import ChangedKnob, TrialOrigin, TrialState, changes_in
+from shardtune.api_schemas.trials.trial import KnobChange, TrialOrigin, TrialState, changes_in
 from shardtune.tuner.history import Observation
 from shardtune.tuner.prediction import learning
 from shardtune.tuner.prediction.calibration import NO_CALIBRATIONS, MemoryCalibration
@@ -123,7 +123,7 @@ def test_a_trial_says_what_it_is_expected_to_gain_and_what_it_tests(pool):
     reason = ask(pool, history).reason
     assert reason is not None and reason.expected_gain > 0 and 0 < reason.probability_faster <= 1
     assert reason.low_tokens_per_s_per_gpu < reason.tokens_per_s_per_gpu < reason.high_tokens_per_s_per_gpu
-    changes = [part for part in changes_in(reason.tests) if isinstance(part, ChangedKnob)]
+    changes = [part for part in changes_in(reason.tests) if isinstance(part, KnobChange)]
     assert changes and {change.knob for change in changes} <= {"", *KNOBS} and reason.expected_gpu_seconds > 0
 
 

@@ -27,8 +27,9 @@ from shardtune.service.process.context import Context, ContextDep
 KEY_LIFETIME = timedelta(days=1)
 """Time after which an Idempotency-Key is forgotten and may be used for another request."""
 
-_COLLECTIONS = {"study_id": "/v1/studies", "schedule_id": "/v1/schedules"}
-"""Path under which a created resource is read, by the name of the field that contains its id."""
+_STUDIES = "/v1/studies"
+_ID_FIELDS = {_STUDIES: "study_id", "/v1/schedules": "schedule_id"}
+"""Field that contains the id of a created resource, by the path under which the resource is created and read."""
 
 _EVERY_PROJECT = "*"
 """Name under which responses are stored for senders that see every project; no project can have this name."""
@@ -162,21 +163,23 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(Replayed, _replay_response)
 
 
-def _replay_response(_request: Request, error: Exception) -> Response:
+def _replay_response(request: Request, error: Exception) -> Response:
     assert isinstance(error, Replayed)
-    headers = {"Idempotency-Replayed": "true"} | _creation_headers(error.status, error.answer)
+    headers = {"Idempotency-Replayed": "true"} | _creation_headers(request.url.path, error.status, error.answer)
     return Response(error.answer, error.status, headers, media_type="application/json")
 
 
-def _creation_headers(status: int, answer: str) -> dict[str, str]:
+def _creation_headers(path: str, status: int, answer: str) -> dict[str, str]:
     """Headers `Location` and `ETag` of the first response, if that request created a study or schedule. They follow
     from the stored content, since the first response was made from the same.
     """
     content = json.loads(answer)
     if status == HTTPStatus.CREATED:
-        created = next((name for name in _COLLECTIONS if name in content), None)
-        if created is not None:
-            return {"Location": f"{_COLLECTIONS[created]}/{content[created]}", "ETag": etags.tag_of_json(answer)}
+        # By the path, not by the content's fields: a webhook names a study, too, and its creation has no such headers.
+        collection = next((start for start in _ID_FIELDS if path.startswith(start)), None)
+        if collection is not None:
+            address = f"{collection}/{content[_ID_FIELDS[collection]]}"
+            return {"Location": address, "ETag": etags.tag_of_json(answer)}
     # The answer of `POST /v1/best:resolve` is not the study itself, and has no entity tag.
     started = content.get("study") if status == HTTPStatus.ACCEPTED else None
-    return {"Location": f"{_COLLECTIONS['study_id']}/{started['study_id']}"} if started else {}
+    return {"Location": f"{_STUDIES}/{started['study_id']}"} if started else {}

@@ -41,6 +41,8 @@ def test_a_repeated_creation_says_again_where_its_resource_is(quick_client):
         ("/v1/schedules", schedule),
         ("/v1/best:resolve", {"study": CREATE}),
         (f"/v1/studies/{study_id}:pause", None),
+        ("/v1/webhooks", {"url": "https://ci.example.com/hook", "study_id": study_id}),
+        ("/v1/webhooks", {"url": "https://ci.example.com/hook"}),
     )
     for number, (path, body) in enumerate(requests):
         first, again = (

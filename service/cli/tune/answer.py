@@ -114,7 +114,10 @@ def next_command(study: Study, result: StudyResult, options: TuneOptions) -> str
                 f'run it again with "short_steps": false in the budget, so that each run times whole steps: {command}'
             )
         if not result.undecided.disturbed_runs:
-            return f"keep the baseline; to try once more, run it again: {command}"
+            # Without a baseline of the user's, the faster of the two is recommended, which may be the candidate.
+            is_kept = result.best.trial_number == result.baseline.trial_number
+            kept = "keep the baseline" if is_kept else "either will do"
+            return f"{kept}; to try once more, run it again: {command}"
         return f"run it again while nothing else uses this machine, so that pairs vary less: {command}"
     command = options.again("--add-pairs", str(more.pairs))
     return command if more.pairs == more.needed else f"{command} (ends as soon as the pairs decide)"

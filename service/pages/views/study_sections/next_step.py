@@ -171,10 +171,18 @@ def _without_pairs(study: Study, result: StudyResult, link: str, now: datetime) 
         fields = (("whole_steps", "true"),)
         return NextStep(text, "Run again with whole steps", action=f"{link}/rerun", fields=fields)
     if result.undecided is not None and not result.undecided.disturbed_runs:
-        text = "Train on as you do today: the two cannot be told apart here. To try once more, run the study again."
+        text = f"{_kept(study, result)}: the two cannot be told apart here. To try once more, run the study again."
         return NextStep(text, "Run again", action=f"{link}/rerun")
     text = f"Run it again when nothing else uses the machine. Its runs then wait up to {QUIET_WAIT_MINUTES} minutes for quiet."
     return NextStep(text, "Run again, and wait for quiet", action=f"{link}/rerun", fields=_WAIT)
+
+
+def _kept(study: Study, result: StudyResult) -> str:
+    """Return what to train with while the verdict is open, as the beginning of a sentence."""
+    if result.best.trial_number != result.baseline.trial_number:
+        return "Either will do"
+    is_users = study.spec.baseline is not None and not own_baseline.is_replaced(study)
+    return "Train on as you do today" if is_users else "Train with the baseline"
 
 
 def _decided(study: Study, result: StudyResult, link: str, now: datetime) -> NextStep:

@@ -101,6 +101,13 @@ def test_where_more_pairs_settle_nothing_the_command_is_named_and_a_quiet_machin
         assert command.endswith(f"shardtune tune study.json --max-trials 5 --memory-gib 1.5 --ranks 2 --out o {AGAIN}")
 
 
+def test_no_baseline_is_kept_where_the_candidate_is_recommended() -> None:
+    study, result = undecided(None)
+    faster = result.best.model_copy(update={"trial_number": 3})
+    command = answer.next_command(study, result.model_copy(update={"best": faster}), options())
+    assert command is not None and command.startswith("either will do; ")
+
+
 def test_where_whole_steps_contradict_the_pairs_no_quiet_machine_is_asked_for() -> None:
     study, result = undecided(None)
     off = OpenVerdict(pairs=7, won_pairs=7, more_pairs=None, is_extension_off=True)

@@ -20,7 +20,13 @@ from shardtune.service.pages.views.freshness import StudyFreshness
 from shardtune.service.pages.views.purpose import Purpose
 from shardtune.service.pages.views.recommendation import Recommended, of_study
 from shardtune.service.pages.views.study_sections import search_charts
-from shardtune.service.pages.views.study_sections.failures import Setback, failure_kinds, rejections, setbacks
+from shardtune.service.pages.views.study_sections.failures import (
+    Setback,
+    failure_kinds,
+    least_needed_gib,
+    rejections,
+    setbacks,
+)
 from shardtune.service.pages.views.study_sections.next_step import NextStep, next_step
 from shardtune.service.pages.views.study_sections.no_answer import NoAnswer, no_answer
 from shardtune.service.pages.views.study_sections.progress import StudyProgress, study_progress
@@ -107,8 +113,7 @@ def study_page(session: Session, row: StudyRow, chosen: TrialFilter, page: Page,
     tone, sentence = words.verdict(study, why)
     kinds = failure_kinds(session, row.id)
     rejected = rejections(session, study)
-    least_gib = min((rejection.needed_gib for rejection in rejected), default=None)
-    failure = no_answer(study, [kind for kind, _ in kinds], limit, least_gib)
+    failure = no_answer(study, [kind for kind, _ in kinds], limit, least_needed_gib(rejected, limit))
     recommended = of_study(session, row.id)
     fresh = freshness.of(
         study, offered_hardware.machines(session, row.project_id), recommended.stale_fields if recommended else ()

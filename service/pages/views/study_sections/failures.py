@@ -56,6 +56,14 @@ def rejections(session: Session, study: Study) -> list[Rejection]:
     return [row.value for row in trials.rejections(session, study.study_id)] if study.rejected else []
 
 
+def least_needed_gib(rejected: Sequence[Rejection], usable_gib: float) -> float | None:
+    """Return the least memory in GiB that a rank would need under any of the rejected configurations. None if there are
+    none, or if the memory of a host, not of a rank, was too small for some: these need less of a rank."""
+    if any(rejection.available_gib != usable_gib for rejection in rejected):
+        return None
+    return min((rejection.needed_gib for rejection in rejected), default=None)
+
+
 def _disturbed_searches(study: Study, points: Sequence[TrialPoint]) -> int:
     if study.result is not None and not study.state.is_open:
         return study.result.disturbed_search_runs

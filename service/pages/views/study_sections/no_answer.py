@@ -28,16 +28,17 @@ def no_answer(
     study: Study, failure_kinds: Collection[str], usable_gib: float, least_needed_gib: float | None = None
 ) -> NoAnswer:
     """Describe why a study failed. `failure_kinds`: kinds of failures of its trials; `usable_gib`: memory that a rank
-    may use; `least_needed_gib`: the least that any rejected configuration is predicted to need, None if none was
-    rejected."""
+    may use; `least_needed_gib`: the least that any configuration is predicted to need of a rank, None if not known."""
     if study.state is not StudyState.FAILED:
         return NoAnswer("", "")
     if study.reason_code != StudyReasonCode.NOTHING_FEASIBLE or not study.reason:
         return NoAnswer("", _capitalised(study.reason_details))
     if set(failure_kinds) <= _MEMORY_FAILURES and (failure_kinds or study.rejected):
         # A trial that ended out of memory has shown that the prediction is too low.
-        least = "" if failure_kinds or least_needed_gib is None else f"; the smallest needs {memory(least_needed_gib)}"
-        figures = f"{memory(usable_gib)}{least}"
+        figures = memory(usable_gib)
+        if not failure_kinds and least_needed_gib is not None:
+            least = memory(least_needed_gib, usable_gib)
+            figures = f"{memory(usable_gib, least_needed_gib)}; the smallest needs {least}"
         sentence = f"No answer: every configuration considered needs more memory than a rank may use ({figures})."
         return NoAnswer(sentence, _capitalised(study.reason), is_folded=True)
     return NoAnswer("No answer: no configuration can be trained here.", _capitalised(study.reason))

@@ -14,12 +14,13 @@ from shardtune.api_schemas.studies.study import Study
 from shardtune.api_schemas.studies.study_result import Contender, FinalComparison, Speedup, StudyResult, Verdict
 from shardtune.api_schemas.studies.study_state import StudyState
 from shardtune.api_schemas.studies.verdicts import BusyMachine, OpenVerdict
+from shardtune.api_schemas.trials.trial import Rejection
 from shardtune.service.pages.views import words
 from shardtune.service.pages.views.best import StudyLine
 from shardtune.service.pages.views.freshness import StudyFreshness
 from shardtune.service.pages.views.home.target_card import target_card
 from shardtune.service.pages.views.recommendation import LatestRetune, Recommended
-from shardtune.service.pages.views.study_sections.failures import disturbers
+from shardtune.service.pages.views.study_sections.failures import disturbers, least_needed_gib
 from shardtune.service.pages.views.study_sections.next_step import NextStep, next_step
 from shardtune.service.pages.views.study_sections.no_answer import no_answer
 from shardtune.service.pages.views.study_sections.recommendation_box import recommendation_box
@@ -111,6 +112,15 @@ def test_where_everything_was_rejected_the_page_says_how_much_memory_is_needed()
         }
     )
     assert no_answer(failed, [], 3.8, 5.2).sentence.endswith("a rank may use (3.80 GiB; the smallest needs 5.20 GiB).")
+    in_one_unit = "a rank may use (0.088 GiB; the smallest needs 0.130 GiB)."
+    assert no_answer(failed, [], 0.088, 0.13).sentence.endswith(in_one_unit)
+
+
+def test_host_memory_that_offloading_lacks_is_no_memory_that_a_rank_needs() -> None:
+    on_rank = Rejection(config=OWN.config, needed_gib=90, available_gib=75.2, reason="a rank")
+    on_host = Rejection(config=FASTER.config, needed_gib=70, available_gib=64, reason="a host")
+    assert least_needed_gib([], 75.2) is None and least_needed_gib([on_rank], 75.2) == 90
+    assert least_needed_gib([on_rank, on_host], 75.2) is None, "it needs less of a rank than 90 GiB"
 
 
 @pytest.mark.parametrize(
@@ -217,6 +227,23 @@ def test_pairs_that_vary_on_a_quiet_machine_do_not_wait_for_quiet() -> None:
     busy = quiet.model_copy(update={"disturbed_runs": 2})
     waits = step_of(answered(result(Verdict.UNDECIDED, candidate=FASTER, undecided=busy)))
     assert dict(waits.fields) == {"wait_minutes": "30"}
+
+
+def test_who_named_no_baseline_is_not_told_to_train_on_with_it() -> None:
+    quiet = OpenVerdict(pairs=24, won_pairs=15, more_pairs=None)
+    kept, faster = (
+        result(Verdict.UNDECIDED, candidate=FASTER, undecided=quiet),
+        result(Verdict.UNDECIDED, best=FASTER, undecided=quiet),
+    )
+    of_default = answered(kept)
+    of_default = of_default.model_copy(update={"spec": of_default.spec.model_copy(update={"baseline": None})})
+    replaced = answered(kept.model_copy(update={"replaced_baseline": "out of memory"}))
+    for study, advice in (
+        (of_default, "Train with the baseline:"),
+        (replaced, "Train with the baseline:"),
+        (answered(faster), "Either will do:"),
+    ):
+        assert step_of(study).text.startswith(advice)
 
 
 def test_an_open_verdict_on_changed_software_is_measured_again_and_still_waits_for_quiet() -> None:

@@ -44,10 +44,18 @@ def judge_and_begin(context: Context) -> int:
     """
     with context.db.read() as session:
         waiting = [(row.id, row.study_id) for row in canaries.open_canaries(session)]
-    judged = sum_unlocked(waiting, lambda canary: _judge(context, *canary), lambda canary: canary[1])
+    try:
+        judged = sum_unlocked(waiting, lambda canary: _judge(context, *canary), lambda canary: canary[1])
+    finally:
+        # A canary that cannot be judged must not keep others from their start.
+        begun = _begin_due(context)
+    return judged + begun
+
+
+def _begin_due(context: Context) -> int:
     with context.db.read() as session:
         cases = send.watched_targets(context, session)
-    return judged + sum_unlocked(cases, lambda case: send.begin_if_due(context, *case), lambda case: case[1])
+    return sum_unlocked(cases, lambda case: send.begin_if_due(context, *case), lambda case: case[1])
 
 
 async def keep_watching(context: Context) -> None:

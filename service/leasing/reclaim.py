@@ -9,6 +9,7 @@ from starlette.concurrency import run_in_threadpool
 
 from shardtune.api_schemas.trials.failures import Failure, FailureKind
 from shardtune.api_schemas.trials.trial import TrialState
+from shardtune.db.limits import is_outage
 from shardtune.db.queries import leases
 from shardtune.db.tables.trials import RunRow
 from shardtune.service.leasing import lease_message, run_limits
@@ -21,8 +22,11 @@ from shardtune.service.process.context import Context
 
 def sweep(context: Context) -> None:
     """End every attempt at a run whose lease has expired or whose deadline has passed."""
-    expiry.sweep(context)
-    end_overdue_attempts(context)
+    try:
+        expiry.sweep(context)
+    finally:
+        # A run whose attempt cannot be ended must not keep those of other runs.
+        end_overdue_attempts(context)
 
 
 def end_overdue_attempts(context: Context) -> int:
@@ -92,9 +96,13 @@ async def keep_sweeping(context: Context) -> None:
 
     async def step() -> None:
         nonlocal task
-        await run_in_threadpool(task, context)
+        try:
+            await run_in_threadpool(task, context)
+        except Exception as error:
+            # A database that is away at the start must not lose the catch-up. A study whose step fails must not keep it
+            # going for ever: all other studies had their steps.
+            task = task if is_outage(error) else sweep
+            raise
         task = sweep
-
-    # Replaced only after success: a database that is away at the start must not lose the catch-up.
 
     await run_every(context.settings.sweep_s, at_once=True, looking_for_expired_leases=step)

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from sqlalchemy.exc import OperationalError
 
-from shardtune.db.limits import is_busy
+from shardtune.db.limits import is_busy, is_outage
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +40,8 @@ def sum_unlocked(items: Iterable[Item], step: Callable[[Item], int], name: Calla
     next round.
 
     Raises:
-        OperationalError: the database fails; the remaining items are left for the next round.
+        DBAPIError: the database is away or overloaded; the remaining items are left for the next round.
+        TimeoutError: no connection was free; the remaining items are left for the next round.
         Exception: the first error of a step, after all other items had theirs.
     """
     total, locked_names, failures = 0, set[str](), list[Exception]()
@@ -57,6 +58,8 @@ def sum_unlocked(items: Iterable[Item], step: Callable[[Item], int], name: Calla
             log.warning("passed over until the next round: %s: %s", name(item), error.orig)
         # Broad on purpose: otherwise one row that no step can take would keep all rows behind it waiting for ever.
         except Exception as error:
+            if is_outage(error):
+                raise
             log.exception("a step failed: %s", name(item))
             failures.append(error)
     if failures:

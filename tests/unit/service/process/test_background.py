@@ -4,6 +4,8 @@ import asyncio
 
 import pytest
 from sqlalchemy import text
+from sqlalchemy.exc import InterfaceError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from shardtune.db.limits import DatabaseLimits
 from shardtune.db.session import Database
@@ -62,6 +64,20 @@ def test_an_item_whose_step_fails_keeps_no_other_waiting(caplog):
         sum_unlocked([1, 2, 3], step, lambda item: f"study-{item}")
     assert attempt == [1, 2, 3]
     assert [record.message for record in caplog.records] == ["a step failed: study-1", "a step failed: study-2"]
+
+
+@pytest.mark.parametrize("outage", [InterfaceError("SELECT 1", {}, Exception("closed")), PoolTimeout("no connection")])
+def test_an_outage_of_the_database_leaves_the_other_items_for_the_next_round(outage, caplog):
+    """Each item waited for a connection again."""
+    attempt = []
+
+    def step(item):
+        attempt.append(item)
+        raise outage
+
+    with pytest.raises(type(outage)):
+        sum_unlocked([1, 2], step, str)
+    assert attempt == [1] and not caplog.records
 
 
 @pytest.mark.postgres

@@ -14,7 +14,7 @@ from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.studies.study_result import Verdict
 from shardtune.api_schemas.training.workload import WorkloadRequest
 from shardtune.api_schemas.trials.predictions import PredictionRequest
-from shardtune.service.client import ServiceClient, ServiceError, ServiceRejected
+from shardtune.service.client import NoService, ServiceClient, ServiceError, ServiceRejected, ServiceUnreachable
 from shardtune.service.kubeflow.wish import NotRecommendable, Wish
 from shardtune.tuner.prediction import catalogue
 
@@ -75,8 +75,11 @@ class Recommender:
                     return _most_economical(found)
         except ServiceRejected as rejected:
             raise NotRecommendable("; ".join(rejected.lines())[:1000]) from rejected
-        except ServiceError as error:
+        except (ServiceUnreachable, NoService) as error:
             raise NotRecommendable(f"the service does not answer ({error}); create the job again") from error
+        except ServiceError as error:
+            # A request that cannot be sent, such as one with too many lengths for an address.
+            raise NotRecommendable(str(error)[:1000]) from error
         raise NotRecommendable(
             f"nothing is predicted to fit surely on {' or '.join(wish.clusters)}; offer larger clusters, or tune it with "
             f"`shardtune tune`"

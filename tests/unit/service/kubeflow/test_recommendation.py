@@ -38,8 +38,9 @@ def test_a_workload_that_is_too_long_for_an_address_is_named() -> None:
     workload = {"sequence_length": 16_384, "global_batch": 64, "data": {"lengths": lengths}}
     with ServiceClient("http://127.0.0.1:9", transport=httpx.MockTransport(lambda _: httpx.Response(500))) as client:
         wish = Wish("llama-3.1-8b", workload, ("8xh100",))
-        with pytest.raises(NotRecommendable, match="as \\[tokens, samples\\] pairs"):
+        with pytest.raises(NotRecommendable, match="as \\[tokens, samples\\] pairs") as rejected:
             Recommender(client, 5).recommend(wish)
+    assert "the service does not answer" not in str(rejected.value), "nothing was sent to it"
 
 
 def test_nothing_is_asked_after_half_of_the_time() -> None:

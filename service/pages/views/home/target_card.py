@@ -120,7 +120,8 @@ def _gain(study: Study, recommended: Recommended | None) -> TargetGain:
         note = "not known; the baseline is kept for now" if is_kept else "not known"
         return TargetGain("too busy", "warn", "The machine was too busy to answer.", note=note)
     if result.verdict is Verdict.UNDECIDED and result.speedup is not None:
-        return _undecided(result.speedup, is_kept)
+        is_open = result.undecided is None or result.undecided.more_pairs is not None
+        return _undecided(result.speedup, is_kept, is_open)
     badge = "baseline kept" if is_kept else "faster of two, not confirmed"
     if result.speedup is not None:
         return TargetGain(
@@ -133,8 +134,9 @@ def _gain(study: Study, recommended: Recommended | None) -> TargetGain:
     return TargetGain(badge, "quiet", "No candidate was confirmed to be faster.", note=note)
 
 
-def _undecided(speedup: Speedup, is_kept: bool) -> TargetGain:
-    explained = "More pairs may decide it."
+def _undecided(speedup: Speedup, is_kept: bool, is_open: bool) -> TargetGain:
+    """Return the gain of an undecided answer. `is_open`: whether more pairs may decide it."""
+    explained = "More pairs may decide it." if is_open else "More pairs would not decide it."
     # The card names the kept baseline above: a gain beside it would seem to be the baseline's own.
     if is_kept:
         note = f"{_of_candidate(speedup)}; the baseline is kept for now"

@@ -288,6 +288,15 @@ def test_a_card_never_shows_the_candidates_gain_as_that_of_the_kept_baseline(ans
     assert not gain.value and "the baseline is kept for now" in gain.note
 
 
+def test_a_card_promises_more_pairs_only_where_they_may_decide() -> None:
+    vary = result(Verdict.UNDECIDED, candidate=FASTER, undecided=MORE.model_copy(update={"more_pairs": None}))
+    cards = [
+        target_card(StudyLine(study, "2 CPU", "batch", OWN, 0.5, 4.0, FRESH, None), None, "EUR", study.created_at)
+        for study in (answered(UNDECIDED), answered(vary))
+    ]
+    assert [card.gain.explained for card in cards] == ["More pairs may decide it.", "More pairs would not decide it."]
+
+
 def test_only_what_training_jobs_get_is_titled_recommended() -> None:
     study = answered(result(Verdict.UNDECIDED, best=FASTER, undecided=MORE))
     assert words.best_title(study, is_recommended=True) == "Recommended for now"

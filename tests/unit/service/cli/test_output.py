@@ -402,6 +402,15 @@ def test_the_table_fits_the_screen_and_keeps_the_best() -> None:
     assert "best so far" in text and "20 earlier" in text and "12 s so far" in text
 
 
+def test_one_large_peak_leaves_the_small_ones_of_the_table_their_digits() -> None:
+    peaks = (0.00312, 0.00274, 12.5)
+    trials = [trial(number, TrialState.COMPLETE, peak_allocated_gib=peak) for number, peak in enumerate(peaks)]
+    console = Console(width=120)
+    with console.capture() as captured:
+        console.print(live_table.render(study(), trials, [], 1.0, rows=5))
+    assert all(peak in captured.get() for peak in ("3.19 MiB", "2.81 MiB", "12.5 GiB"))
+
+
 @pytest.mark.parametrize(
     ("phase", "progress", "words"),
     [

@@ -87,12 +87,13 @@ def compared_sides(result: StudyResult) -> list[Contender]:
 
 
 def disturbed_searches(result: StudyResult) -> list[Trust]:
-    """Warn about search runs that were disturbed by other programs but count nevertheless."""
+    """Warn about search runs that were disturbed but count nevertheless."""
     text = study_words.disturbed_searches(result)
     if not text:
         return []
     part, faster = part_of(result.disturbed_search_runs, result.search_runs), "may be faster than measured"
-    brief = f"other programs disturbed {part} the search: what ran then {faster}"
+    # Not "by other programs": without a view of them, the spread of a run's timed windows shows a disturbance.
+    brief = f"{part} the search was disturbed: what ran then {faster}"
     return [Trust("warn", f"{text}: what ran there {faster}", brief)]
 
 

@@ -329,7 +329,7 @@ _CHECKS: dict[str, Callable[[Rows, re.Match[str]], bool]] = {
     r"(?P<disturbed>\d+) of the (?P<count>\d+) validation runs? of (?:the baseline, )?trial (?P<trial>\d+),? (?:counts? although|was|were) disturbed "
     r"\(the last: (?P<last>.*)\)": _count_although,
     r"how much faster it is stays uncertain: (?P<low>[\d.]+)× to (?P<high>[\d.]+)× \(95 % interval of (?P<pairs>\d+) pairs\)": _wide,
-    r"(?P<disturbed>\d+) of (?P<count>\d+) search runs? (was|were) disturbed by other programs.*": _searches,
+    r"(?P<disturbed>\d+) of (?P<count>\d+) search runs? (was|were) disturbed: .*": _searches,
     r"a short search: (?P<count>\d+) configurations? (?:was|were) measured in full.*": _short,
     r"losses, gradient norms and weights agree with those of (?P<others>.*)": _agreement,
     r"only one configuration was measured, so no other confirms its losses": _only_one,

@@ -136,7 +136,8 @@ def _too_busy(rows: Rows, found: re.Match[str]) -> bool:
     if found["kind"] == "search runs":
         measured = [rows.search(number) for number, row in rows.trials.items() if row.state.is_feasible]
         loads = [run for run in measured if run is not None]
-        return stated == (sum(run.disturbed is not None for run in loads), len(loads))
+        is_of_study = stated == (sum(run.disturbed is not None for run in loads), len(loads))
+        return is_of_study and found["missing"] == "a new study"
     pairs = [*rows.pairs(), *rows.pairs(is_even=False)]
     is_all = stated[1] <= 2 * len(pairs) and stated[0] <= sum(runs for _, runs in pairs)
     missing = int(re.findall(r"(\d+) (?:more )?runs?", found["missing"])[0])
@@ -315,7 +316,7 @@ _CHECKS: dict[str, Callable[[Rows, re.Match[str]], bool]] = {
     r"measured in (?P<runs>one run|\d+ runs), (without paired runs|(?P<no_pair>and no pair .* was completed))": _unpaired,
     r"measured in (?P<runs>one run|\d+ runs), and no pair .* had unequal load": _only_uneven,
     r"the machine was too busy to answer: other programs disturbed (?P<disturbed>\d+) of (?P<count>\d+) "
-    r"(?P<kind>runs in pairs|search runs).*; an answer takes (?P<missing>\d+ more runs?|.* \(\d+ runs\)) on a "
+    r"(?P<kind>runs in pairs|search runs).*; an answer takes (?P<missing>a new study|\d+ more runs?|.* \(\d+ runs\)) on a "
     r"quiet machine": _too_busy,
     r"in the (middle pair|two middle pairs, on average): (?P<one>[\d,.]+) against the baseline's (?P<other>[\d,.]+) tokens/s/GPU, "
     r"which is (?P<ratio>[\d.]+)×": _middle_pair,

@@ -58,6 +58,8 @@ def record_result(context: Context, session: Session, study: StudyRow, now: date
     if study.system_study is not None:
         return
     row = lock_target(session, study, now)
+    if _is_kept(session, row, study, now):
+        return
     recommendation = add_proposal(session, row, study, study.result, now)
     if needs_approval(context, study) or row.is_pinned:
         notify(session, EventType.BEST_PROPOSED, recommendation, now)
@@ -80,6 +82,21 @@ def record_result(context: Context, session: Session, study: StudyRow, now: date
         recommendation.state = RecommendationState.RETIRED
         reason = "the machine was too busy" if is_too_busy else f"{row.recommended.id} is faster"
         record_decision(session, row, recommendation, DecisionAction.KEPT, SERVICE, reason, now)
+
+
+def _is_kept(session: Session, row: TuningTargetRow, study: StudyRow, now: datetime) -> bool:
+    """Whether an extended study keeps its earlier confirmed result because the machine was too busy to compare again.
+    The recommendation of that result then stays as it is, and the history says why.
+    """
+    if study.result is None or study.result.later_too_busy is None:
+        return False
+    recommendation = study_recommendations.newest_of_study(session, study.id)
+    if recommendation is None:
+        return False
+    reason = "extended, and the machine was too busy to compare again"
+    record_decision(session, row, recommendation, DecisionAction.INCONCLUSIVE, SERVICE, reason, now)
+    row.version += 1
+    return True
 
 
 def _is_faster(recommendation: RecommendationRow, recommended: RecommendationRow) -> bool:

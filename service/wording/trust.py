@@ -44,6 +44,7 @@ def trust(study: Study, stored: ResultRuns) -> tuple[Trust, ...]:
         *_wide_interval(result),
         *_undecided(result),
         *disturbances.too_busy(result),
+        *disturbances.kept_result(result),
         *disturbances.uneven_pairs(result),
         *_other_candidates(result, stored),
         *disturbances.disturbed_runs(result, stored),

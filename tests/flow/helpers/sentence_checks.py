@@ -10,7 +10,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from shardtune.api_schemas.formatting import rate
-from shardtune.api_schemas.studies.study_result import StudyResult
+from shardtune.api_schemas.studies.study_result import StudyResult, Verdict
 from shardtune.api_schemas.trials.measurements import Measurement
 from shardtune.api_schemas.trials.trial import RunPurpose, TrialState
 from shardtune.db.tables.studies import StudyRow
@@ -142,6 +142,14 @@ def _too_busy(rows: Rows, found: re.Match[str]) -> bool:
     is_all = stated[1] <= 2 * len(pairs) and stated[0] <= sum(runs for _, runs in pairs)
     missing = int(re.findall(r"(\d+) (?:more )?runs?", found["missing"])[0])
     return is_all and missing == busy.missing_runs > 0
+
+
+def _kept(rows: Rows, found: re.Match[str]) -> bool:
+    busy, verdict = rows.result.later_too_busy, rows.result.verdict
+    stated = (int(found["disturbed"]), int(found["count"]))
+    runs = [run for run in rows.runs if run.purpose == RunPurpose.VALIDATION and run.comparison_round > rows.round]
+    is_after = found["kind"] == "search runs" or stated[1] <= len(runs)
+    return is_after and verdict is Verdict.CONFIRMED and stated == (busy.disturbed_runs, busy.runs)
 
 
 def _left_out(rows: Rows, found: re.Match[str]) -> bool:
@@ -318,6 +326,8 @@ _CHECKS: dict[str, Callable[[Rows, re.Match[str]], bool]] = {
     r"the machine was too busy to answer: other programs disturbed (?P<disturbed>\d+) of (?P<count>\d+) "
     r"(?P<kind>runs in pairs|search runs).*; an answer takes (?P<missing>a new study|\d+ more runs?|.* \(\d+ runs\)) on a "
     r"quiet machine": _too_busy,
+    r"the machine was too busy to compare again after the study was extended, so its confirmed answer stays: "
+    r"(?P<disturbed>\d+) of (?P<count>\d+) (?P<kind>runs in pairs|search runs) were disturbed; .*": _kept,
     r"in the (middle pair|two middle pairs, on average): (?P<one>[\d,.]+) against the baseline's (?P<other>[\d,.]+) tokens/s/GPU, "
     r"which is (?P<ratio>[\d.]+)×": _middle_pair,
     r"medians of all runs(, which need not divide to the gain of the pairs)?: (?P<sides>.*)": _medians,

@@ -80,7 +80,7 @@ def record_result(context: Context, session: Session, study: StudyRow, now: date
             notify(session, EventType.BEST_REPLACED, recommendation, now)
     else:
         recommendation.state = RecommendationState.RETIRED
-        reason = "the machine was too busy" if is_too_busy else f"{row.recommended.id} is faster"
+        reason = kept_reason(recommendation, row.recommended)
         record_decision(session, row, recommendation, DecisionAction.KEPT, SERVICE, reason, now)
 
 
@@ -103,8 +103,23 @@ def _is_faster(recommendation: RecommendationRow, recommended: RecommendationRow
     """Whether a new result replaces the recommendation of another study: because it is faster, or because the other
     study's machine was disturbed too much by other programs for an answer.
     """
+    # Load only lowers a speed: where one of the two studies was disturbed, this errs towards the quiet one.
     was_too_busy = recommended.answer.result.verdict is Verdict.TOO_BUSY
     return was_too_busy or recommended_speed(recommendation) > recommended_speed(recommended)
+
+
+def kept_reason(recommendation: RecommendationRow, recommended: RecommendationRow) -> str:
+    """Reason in words why a new result does not replace the present recommendation. That one is called faster only
+    where no disturbance of the new runs may have made them slower.
+    """
+    result = recommendation.answer.result
+    if result.verdict is Verdict.TOO_BUSY:
+        return "the machine was too busy"
+    compared = result.final_comparison
+    disturbed = compared.disturbed_runs if compared is not None and compared.pairs else result.disturbed_search_runs
+    if disturbed:
+        return f"{recommended.id} was measured as faster; runs of this study were disturbed, so it may be faster than measured"
+    return f"{recommended.id} is faster"
 
 
 def needs_approval(context: Context, study: StudyRow) -> bool:

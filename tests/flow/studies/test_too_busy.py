@@ -241,8 +241,28 @@ def test_resolving_does_not_start_one_study_after_the_other_on_a_busy_machine(qu
 def test_too_busy_replaces_no_other_studys_answer_and_is_replaced_by_any(quick_client, busy_study):
     _, clear = studied(quick_client, beside(lambda: 0.0))
     assert quick_client.get("/v1/best", params=ASK).json()["study_id"] == clear["study_id"]
-    studied(quick_client, bursts(5))
-    assert quick_client.get("/v1/best", params=ASK).json()["study_id"] == clear["study_id"]
+    _, busy = studied(quick_client, bursts(5))
+    best = quick_client.get("/v1/best", params=ASK).json()
+    assert best["study_id"] == clear["study_id"]
+    assert newest_decision(quick_client, best["target_key"])["note"] == "the machine was too busy"
+    page = quick_client.get(f"/studies/{busy['study_id']}").text
+    assert "the current recommendation stays" in page and "recommendation is faster" not in page
+
+
+def newest_decision(client, target_key):
+    return client.get("/v1/best:history", params={"target_key": target_key}).json()["decisions"][0]
+
+
+def test_another_studys_answer_is_called_faster_only_than_undisturbed_runs(quick_client):
+    _, clear = studied(quick_client, beside(lambda: 0.0))
+    key = quick_client.get("/v1/best", params=ASK).json()["target_key"]
+    loads = iter([0.0] * 20)
+    _, loaded = studied(quick_client, beside(lambda: next(loads, 1.0)))
+    assert loaded["result"]["verdict"] == "confirmed" and loaded["result"]["final_comparison"]["disturbed_runs"] > 0
+    decision = newest_decision(quick_client, key)
+    assert decision["action"] == "kept" and "may be faster than measured" in decision["note"]
+    recommended = quick_client.get("/v1/best", params=ASK).json()
+    assert recommended["study_id"] == clear["study_id"], "a quiet machine's answer stays"
 
 
 def served(client):
@@ -285,8 +305,8 @@ def test_a_confirmed_answer_outlasts_an_extension_on_a_busy_machine(quick_client
     assert compared(quick_client, best["target_key"]) == shown
     (kept,) = quick_client.get("/v1/recommendations").json()["recommendations"]
     assert (kept["state"], kept["answer"]["result"]) == ("recommended", before)
-    decisions = quick_client.get("/v1/best:history", params={"target_key": best["target_key"]}).json()["decisions"]
-    assert decisions[0]["action"] == "inconclusive" and "too busy to compare again" in decisions[0]["note"]
+    decision = newest_decision(quick_client, best["target_key"])
+    assert decision["action"] == "inconclusive" and "too busy to compare again" in decision["note"]
     page = quick_client.get(f"/studies/{study['study_id']}").text
     assert "so its confirmed answer stays" in page and "recommended</span>" in page and "too_busy" not in page
     assert "enough for the verdict" not in page, "the runs of the newest comparison decided nothing"

@@ -38,7 +38,8 @@ class Budget(Schema):
     prune: bool = True
     """Whether to end a search trial during its warm-up once it is certainly more than 10 % slower than the fastest so
     far. Neither of the two runs may have been disturbed by other programs. The trial's state is then `pruned`: its
-    speed guides the search, but no result uses it."""
+    speed guides the search, but no result uses it. With `repeat_disturbed` 0 no trial is pruned: whether other
+    programs disturbed a run shows only at its end, and a run that ended early could not be repeated in full."""
     short_steps: bool = True
     """Whether steps that are predicted to take seconds are timed with fewer micro batches, and the time of the whole
     step is extrapolated from these times. As a check, the two configurations of the final comparison run whole steps

@@ -115,6 +115,9 @@ class StudyResult(Schema):
     too_busy: BusyMachine | None = None
     """Cause of a `too_busy` verdict, and the number of further runs that would allow another one; None for other
     verdicts."""
+    later_too_busy: BusyMachine | None = None
+    """Load that left the newest final comparison of an extended study without an answer, so that this result stays,
+    which an earlier final comparison confirmed. None if the result is that of the newest one."""
     against_defaults: tuple[AgainstDefault, ...] = ()
     """Speed of `best` compared with each documented default that was measured; `best` itself is left out."""
     final_comparison: FinalComparison | None = None

@@ -42,7 +42,8 @@ class BusyMachine(Schema):
     """Number of pairs that do not count because their two runs had unequal load: other programs disturbed one run, and
     left the other one more or fewer cores."""
     missing_runs: int
-    """Number of further runs, on a quiet machine, with which a verdict would be possible."""
+    """Number of further runs, on a quiet machine, with which a verdict would be possible. For a disturbed `search`, the
+    number of its disturbed runs: only a new study repeats them."""
     foreign_cpu_cores: float | None = None
     """Number of CPU cores that other programs used during a disturbed run (median over these runs); None if no worker
     could observe it."""
@@ -51,8 +52,7 @@ class BusyMachine(Schema):
     first."""
 
     def describe(self) -> str:
-        """Describe why the machine was too busy to answer: which programs used the cores, and how many runs are
-        missing."""
+        """Describe why the machine was too busy to answer: which programs used the cores, and what an answer takes."""
         # The final comparison has more runs than its pairs: those that screened candidates, and repeated attempts.
         kind = "runs in pairs" if self.rests_on == "pairs" else "search runs"
         text = (
@@ -64,8 +64,11 @@ class BusyMachine(Schema):
         return f"{text}; an answer takes {self._missing()} on a quiet machine"
 
     def _missing(self) -> str:
+        if self.rests_on == "search":
+            # Its disturbed runs chose what was compared, and the study repeats none of them.
+            return "a new study"
         pairs, rest = divmod(self.missing_runs, 2)
-        if self.rests_on == "pairs" and not rest:
+        if not rest:
             return f"{'1 more pair' if pairs == 1 else f'{pairs} more pairs'} ({self.missing_runs} runs)"
         return "1 more run" if self.missing_runs == 1 else f"{self.missing_runs} more runs"
 

@@ -102,8 +102,11 @@ def _canary_is_extended(recommended: RecommendationRow) -> bool:
 
 def _recommendation_speeds(session: Session, recommendation: RecommendationRow, is_extended: bool) -> list[float]:
     """Speeds of the runs that led to a recommendation, in tokens per second of one rank."""
-    number = recommendation.answer.result.best.trial_number
-    return trial_speeds(session, recommendation.study, number, is_extended=is_extended)
+    result = recommendation.answer.result
+    # A study that was extended may have compared again, on a machine that was too busy, without replacing its answer.
+    comparison = result.final_comparison.number if result.final_comparison is not None else 0
+    number = result.best.trial_number
+    return trial_speeds(session, recommendation.study, number, is_extended=is_extended, comparison=comparison)
 
 
 def _canary_speeds(session: Session, canary: CanaryRow) -> list[float]:
@@ -118,16 +121,17 @@ def _canary_speeds(session: Session, canary: CanaryRow) -> list[float]:
 
 
 def trial_speeds(
-    session: Session, study: StudyRow, trial_number: int = 0, *, is_extended: bool | None = None
+    session: Session, study: StudyRow, trial_number: int = 0, *, is_extended: bool | None = None, comparison: int = 0
 ) -> list[float]:
     """Speeds of the runs of a trial, in tokens per second of one rank.
 
     If `is_extended` is True, only runs count that timed short steps (fewer micro batches) and computed the whole step
-    time from them. If it is False, only runs count that timed whole steps; if None, all runs count.
+    time from them. If it is False, only runs count that timed whole steps; if None, all runs count. `comparison`: number
+    of the final comparison whose validation runs count; 0 for the study's newest one.
     """
     trial = trials.by_number(session, study.id, trial_number)
     if trial is None:
         return []
-    observed = study_snapshot.observation(trial, study.comparison_round)
+    observed = study_snapshot.observation(trial, comparison or study.comparison_round)
     runs = (*observed.validation_runs, *([observed.measurement] if observed.measurement is not None else []))
     return [run.tokens_per_s_per_gpu for run in runs if is_extended in (None, run.is_extended)]

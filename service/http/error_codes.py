@@ -78,6 +78,7 @@ CODES: dict[str, Meaning] = {
     "study_running": Meaning(409, "The study still runs, and a run under the profiler would disturb its measurements."),
     "trial_untraceable": Meaning(409, "The study's trials cannot be run under the profiler."),
     "study_waiting": Meaning(409, "The study still waits for a worker."),
+    "study_changed": Meaning(409, "Another request changed the study's state meanwhile; read the study again."),
     "nothing_to_extend": Meaning(409, "The larger budget would change nothing for the study."),
     "made_by_service": Meaning(
         409, "The service created the study for a retune or a canary, and decides what it runs."

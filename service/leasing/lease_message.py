@@ -119,7 +119,10 @@ def _measure_plan(default_plan: MeasurePlan, study: StudyRow, run: RunRow, trial
     # Only sampled trials may be pruned. Baselines, defaults and validation runs are what an answer rests on, so they
     # are always timed in full.
     is_sampled = run.purpose == RunPurpose.SEARCH and trial.origin == TrialOrigin.SAMPLER
-    may_prune = is_sampled and study.spec.budget.prune
+    budget = study.spec.budget
+    # Whether other programs disturbed a run shows only at its end. Where nothing is repeated, a run that ended early
+    # could count although disturbed, so every run is timed in full.
+    may_prune = is_sampled and budget.prune and budget.repeat_disturbed > 0
     # A run that was disturbed before may be disturbed again, and would then seem too slow: it is timed in full.
     if may_prune and run.attempt > 1:
         may_prune = not any(row.end is AttemptEnd.DISTURBED for row in run.attempts)

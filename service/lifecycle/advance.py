@@ -11,6 +11,7 @@ from typing import assert_never
 from sqlalchemy.orm import Session
 
 from shardtune.api_schemas.studies.reasons import StudyReason, StudyReasonCode
+from shardtune.api_schemas.studies.study_result import StudyResult, Verdict
 from shardtune.api_schemas.studies.study_state import StudyPhase, StudyPurpose, StudyState
 from shardtune.api_schemas.studies.system_studies import SystemStudyKind
 from shardtune.api_schemas.trials.trial import RunPurpose, TrialState
@@ -43,6 +44,7 @@ from shardtune.tuner.history import Observation
 from shardtune.tuner.prediction.calibration import NO_CALIBRATIONS
 from shardtune.tuner.projection.target_rehearsals import RehearsalRun
 from shardtune.tuner.search import stopping
+from shardtune.tuner.verdict import too_busy
 from shardtune.tuner.verdict.recipes.comparison import RecipeObservation
 from shardtune.tuner.verdict.resume_check import ResumeRun
 
@@ -210,6 +212,19 @@ def _trial(session: Session, study: StudyRow, number: int) -> TrialRow:
     return row
 
 
+def _new_result(session: Session, study: StudyRow, result: StudyResult) -> StudyResult:
+    """Result of a study whose final comparison has ended with `result`. A confirmed result of an earlier comparison
+    stays where the machine was too busy to answer in this one, as long as its trials are still feasible.
+    """
+    earlier = study.result
+    if earlier is not None and earlier.verdict is Verdict.CONFIRMED and result.too_busy is not None:
+        numbers = (earlier.best.trial_number, earlier.baseline.trial_number)
+        # Later runs may have shown that a trial does not fit, or trains something else.
+        if all(_trial(session, study, number).state is TrialState.COMPLETE for number in numbers):
+            return too_busy.kept(earlier, result)
+    return keep_confirmation(earlier, result)
+
+
 def _fail_study(session: Session, study: StudyRow, step: Fail, now: datetime) -> None:
     # An extended study has an earlier result. Where its new trials contradict that result, it must not stand beside the
     # failure; an error of the planner says nothing against it.
@@ -264,7 +279,7 @@ def apply_step(
                 study.explain(step.reason)
             log.info("search ended, comparing finalists: %s", step.final_comparison, extra=extra)
         case Complete():
-            study.result = keep_confirmation(study.result, step.result)
+            study.result = _new_result(session, study, step.result)
             transitions.end_study(session, study, StudyState.COMPLETE, step.reason, now)
             record.record_result(context, session, study, now)
             traces.request_traces_after_verdict(session, study, now)

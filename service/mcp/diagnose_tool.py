@@ -1,10 +1,12 @@
 """Tool `diagnose`: parts of a training step from traces on this machine, or from a run of a trial under the profiler."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from shardtune.api_schemas.studies.study import Study
 from shardtune.api_schemas.trials.diagnosis import PART_NAMES, CollectiveFigures, Diagnosis, Finding
 from shardtune.api_schemas.trials.diagnosis_runs import TrialDiagnosis
+from shardtune.api_schemas.trials.trial import Trial
 from shardtune.service.client import ServiceClient, ServiceRejected
 from shardtune.service.mcp import measured_rows
 from shardtune.service.mcp.errors import ToolRejected, rejections
@@ -80,24 +82,36 @@ def _check_budget(client: ServiceClient, study: Study, number: int, budget: floa
     """Reject a run under the profiler that the budget stated by the user does not cover.
 
     Raises:
-        ToolRejected: no budget was given, or an earlier run of the trial took more GPU-seconds than the budget.
+        ToolRejected: no budget was given, an earlier run took more GPU-seconds than the budget, or no earlier run says
+            how many it takes.
     """
-    trial = next((trial for trial in client.trials(study.study_id) if trial.number == number), None)
+    trials = list(client.trials(study.study_id))
+    trial = next((trial for trial in trials if trial.number == number), None)
     if trial is None:
         raise ToolRejected(f"trial ({number}) is no trial of {study.study_id}; see studies_status")
-    # A run under the profiler takes about as long as the trial's other runs.
-    used = [attempt.gpu_seconds for run in trial.runs for attempt in run.attempts if attempt.gpu_seconds is not None]
-    expected = max(used, default=None)
+    # A run under the profiler takes about as long as the trial's other runs; if none is known, as the study's longest.
+    expected = max(_gpu_seconds([trial]) or _gpu_seconds(trials), default=None)
     text = "an unknown number of GPU-seconds" if expected is None else f"about {expected:,.0f} GPU-seconds"
     if budget is None:
         raise ToolRejected(
             f"max_gpu_seconds (missing): no diagnosis of trial {number} is stored, and one more run takes {text}; ask the "
             "user for the budget and add it"
         )
-    if budget <= 0 or (expected is not None and budget < expected):
+    if expected is None:
+        raise ToolRejected(
+            f"max_gpu_seconds ({budget:g}) cannot be compared with one more run of trial {number}, which takes {text}, "
+            f"as no run of {study.study_id} is known to have used any; name a study that ran"
+        )
+    if budget < expected:
         raise ToolRejected(
             f"max_gpu_seconds ({budget:g}) does not cover one more run of trial {number}: {text}; ask the user"
         )
+
+
+def _gpu_seconds(trials: Sequence[Trial]) -> list[float]:
+    """Return the GPU-seconds of the attempts at all runs of some trials, as far as they used any."""
+    runs = [run for trial in trials for run in trial.runs]
+    return [attempt.gpu_seconds for run in runs for attempt in run.attempts if attempt.gpu_seconds]
 
 
 def _answer(diagnosis: Diagnosis | None, run: TrialDiagnosis | None) -> DiagnoseAnswer:

@@ -58,6 +58,8 @@ def record_result(context: Context, session: Session, study: StudyRow, now: date
     if study.system_study is not None:
         return
     row = lock_target(session, study, now)
+    if _is_kept(session, row, study, now):
+        return
     recommendation = add_proposal(session, row, study, study.result, now)
     if needs_approval(context, study) or row.is_pinned:
         notify(session, EventType.BEST_PROPOSED, recommendation, now)
@@ -78,16 +80,46 @@ def record_result(context: Context, session: Session, study: StudyRow, now: date
             notify(session, EventType.BEST_REPLACED, recommendation, now)
     else:
         recommendation.state = RecommendationState.RETIRED
-        reason = "the machine was too busy" if is_too_busy else f"{row.recommended.id} is faster"
+        reason = kept_reason(recommendation, row.recommended)
         record_decision(session, row, recommendation, DecisionAction.KEPT, SERVICE, reason, now)
+
+
+def _is_kept(session: Session, row: TuningTargetRow, study: StudyRow, now: datetime) -> bool:
+    """Whether an extended study keeps its earlier confirmed result because the machine was too busy to compare again.
+    The recommendation of that result then stays as it is, and the history says why.
+    """
+    if study.result is None or study.result.later_too_busy is None:
+        return False
+    recommendation = study_recommendations.newest_of_study(session, study.id)
+    if recommendation is None:
+        return False
+    reason = "extended, and the machine was too busy to compare again"
+    record_decision(session, row, recommendation, DecisionAction.INCONCLUSIVE, SERVICE, reason, now)
+    row.version += 1
+    return True
 
 
 def _is_faster(recommendation: RecommendationRow, recommended: RecommendationRow) -> bool:
     """Whether a new result replaces the recommendation of another study: because it is faster, or because the other
     study's machine was disturbed too much by other programs for an answer.
     """
+    # Load only lowers a speed: where one of the two studies was disturbed, this errs towards the quiet one.
     was_too_busy = recommended.answer.result.verdict is Verdict.TOO_BUSY
     return was_too_busy or recommended_speed(recommendation) > recommended_speed(recommended)
+
+
+def kept_reason(recommendation: RecommendationRow, recommended: RecommendationRow) -> str:
+    """Reason in words why a new result does not replace the present recommendation. That one is called faster only
+    where no disturbance of the new runs may have made them slower.
+    """
+    result = recommendation.answer.result
+    if result.verdict is Verdict.TOO_BUSY:
+        return "the machine was too busy"
+    compared = result.final_comparison
+    disturbed = compared.disturbed_runs if compared is not None and compared.pairs else result.disturbed_search_runs
+    if disturbed:
+        return f"{recommended.id} was measured as faster; runs of this study were disturbed, so it may be faster than measured"
+    return f"{recommended.id} is faster"
 
 
 def needs_approval(context: Context, study: StudyRow) -> bool:

@@ -19,6 +19,7 @@ from shardtune.service.process.context import Context
 from shardtune.service.recommendations.record import (
     SERVICE,
     add_proposal,
+    kept_reason,
     lock_target,
     make_current,
     needs_approval,
@@ -74,7 +75,8 @@ def replace_incumbent(context: Context, session: Session, old: TuningTargetRow, 
     )
     if has_other and recommended is not None and recommended_speed(recommended) >= recommended_speed(replacement):
         replacement.state = RecommendationState.RETIRED
-        record_decision(session, row, replacement, DecisionAction.KEPT, SERVICE, f"{recommended.id} is faster", now)
+        reason = kept_reason(replacement, recommended)
+        record_decision(session, row, replacement, DecisionAction.KEPT, SERVICE, reason, now)
         _supersede(session, old, row, now)
         return KEPT_BACK
     make_current(session, row, replacement, now)

@@ -160,7 +160,7 @@ def pause_study(
 @router.post(
     "/{study_id}:resume",
     dependencies=[requires(Action.RESUME_STUDY)],
-    responses=_CHANGED | problems("quota_running_studies", "quota_gpu_seconds"),
+    responses=_CHANGED | problems("study_changed", "quota_running_studies", "quota_gpu_seconds"),
 )
 def resume_study(
     context: ContextDep, study_id: StudyIdParam, once: IdempotencyDep, if_match: IfMatchParam = None

@@ -49,14 +49,15 @@ def pause(
     """Stop leasing runs of a study, or resume the study.
 
     Raises:
-        Conflict: the study has ended.
+        Conflict: the study has ended, or another request paused it meanwhile.
         PreconditionFailed: the study has changed since the sender read it.
         TooMany: resuming would break a quota of its project.
     """
     with idempotency.write(context) as session:
         study_row = get_study(context, session, study_id)
         # The project is locked before the study (note [lock order]), so the quota is checked first.
-        if not paused and study_row.state is StudyState.PAUSED:
+        checks_quota = not paused and study_row.state is StudyState.PAUSED
+        if checks_quota:
             quotas.check_study_quota(session, study_row.project_id, context.now())
         row = studies.lock(session, study_id)
         etags.check(if_match, study_views(session, [row])[0])
@@ -64,6 +65,10 @@ def pause(
             raise Conflict("study_ended", f"study {study_id} is {row.state.value}; create a new one")
         if row.state is StudyState.WAITING:
             raise Conflict("study_waiting", f"study {study_id} waits for a worker and runs nothing; cancel it")
+        # The state was read before the lock; whether a quota applies depends on it.
+        if not paused and row.state is StudyState.PAUSED and not checks_quota:
+            message = f"study {study_id} was paused just now; read it again, and send the request again to resume it"
+            raise Conflict("study_changed", message)
         transitions.pause_study(row, paused)
         session.flush()
         log.info("study paused" if paused else "study resumed", extra={"study": study_id})

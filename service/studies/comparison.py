@@ -82,10 +82,13 @@ def _resolve_pick(context: Context, session: Session, name: str) -> tuple[StudyR
 def _config_view(context: Context, study: StudyRow, row: TrialRow) -> ComparedConfig:
     price = context.settings.price_per_gpu_hour
     search_measurement = next((run.measurement for run in row.runs if run.purpose == RunPurpose.SEARCH), None)
+    # The result of a study that was extended may be that of an earlier final comparison than the newest.
+    compared = study.result.final_comparison if study.result is not None else None
+    number = compared.number if compared is not None and compared.number else study.comparison_round
     validation_speeds = [
         run.measurement.tokens_per_s_per_gpu
         for run in row.runs
-        if run.purpose == RunPurpose.VALIDATION and run.comparison_round == study.comparison_round and run.measurement
+        if run.purpose == RunPurpose.VALIDATION and run.comparison_round == number and run.measurement
     ]
     spent = sum(attempt.gpu_seconds or 0.0 for run in row.runs for attempt in run.attempts)
     measured = search_measurement or next((run.measurement for run in row.runs if run.measurement), None)

@@ -9,6 +9,7 @@ from shardtune.api_schemas.studies.verdicts import AgainstDefault, OpenVerdict
 from shardtune.api_schemas.training import float8
 from shardtune.api_schemas.training.optimizers import DEFAULT_OPTIMIZER
 from shardtune.api_schemas.training.workload import Workload
+from shardtune.api_schemas.trials.measurements import Measurement
 from shardtune.api_schemas.trials.resume_check import ResumeCheck, ResumeOutcome
 from shardtune.api_schemas.trials.trial import (
     KnobChange,
@@ -211,14 +212,22 @@ def count_disturbed(disturbed: int, search_runs: int) -> str:
     """Format a number of disturbed search runs: `3 of 12 search runs were disturbed`; empty if the number is 0."""
     if not disturbed:
         return ""
-    return f"{disturbed} of {counted(search_runs, 'search run')} {'was' if disturbed == 1 else 'were'} disturbed by other programs"
+    return f"{disturbed} of {counted(search_runs, 'search run')} {'was' if disturbed == 1 else 'were'} disturbed"
 
 
-def search_run_disturbance(trial: Trial) -> str | None:
-    """Return how other programs disturbed the search run of a trial whose measurement counts nevertheless; None if it
-    was not disturbed."""
-    measurement = next((run.measurement for run in trial.runs if run.purpose == RunPurpose.SEARCH), None)
-    return measurement.disturbed if measurement is not None else None
+def search_run_disturbance(trial: Trial) -> str:
+    """Say that the search run of a trial counts although it was disturbed, as `disturbance` does; empty if it was
+    not."""
+    return disturbance(next((run.measurement for run in trial.runs if run.purpose == RunPurpose.SEARCH), None))
+
+
+def disturbance(measurement: Measurement | None) -> str:
+    """Say that a run was disturbed, and name other programs only where they were seen: `disturbed by other programs`;
+    empty if it was not disturbed."""
+    if measurement is None or measurement.disturbed is None:
+        return ""
+    # The cores that were left are known where load was judged; elsewhere only the spread of the timed windows was.
+    return "disturbed" if measurement.cores_left is None else "disturbed by other programs"
 
 
 UNDISTURBED_SPREAD = "no other program was seen to disturb them"

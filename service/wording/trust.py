@@ -44,6 +44,7 @@ def trust(study: Study, stored: ResultRuns) -> tuple[Trust, ...]:
         *_wide_interval(result),
         *_undecided(result),
         *disturbances.too_busy(result),
+        *disturbances.kept_result(result),
         *disturbances.uneven_pairs(result),
         *_other_candidates(result, stored),
         *disturbances.disturbed_runs(result, stored),
@@ -71,8 +72,10 @@ def _paired_runs(result: StudyResult) -> Trust:
     # Under two ratios there is no spread; `stdev` of one value raises.
     is_noisy = len(ratios) > 1 and stdev(ratios) / fmean(ratios) > _NOISY
     text += "; the spread is large" if is_noisy else ""
+    is_open = result.too_busy is not None or result.undecided is not None
     is_good = not is_noisy and not comparison.disturbed_pairs and result.speedup is not None
-    if is_good:
+    # Pairs that settle nothing are no reason to believe an answer, however close their ratios lie together.
+    if is_good and not is_open:
         brief = "compared in runs directly after each other, each in new processes; the pairs agree"
         return Trust("good", text, brief)
     return Trust("warn", text, _doubt_about_pairs(result, comparison, is_noisy))

@@ -60,7 +60,7 @@ def render(
     table.add_column("tokens/s/GPU", justify="right", no_wrap=True)
     table.add_column("peak memory", justify="right", no_wrap=True)
     table.add_column("", ratio=2, no_wrap=True, overflow="ellipsis")
-    descriptions, peaks = disambiguate.describe_trials(trials), [study_words.peak_memory(trial) for trial in visible]
+    descriptions = disambiguate.describe_trials(trials)
     for trial in visible:
         is_best = best is not None and trial.number == best.trial_number
         table.add_row(
@@ -68,7 +68,8 @@ def render(
             Text(descriptions[trial.number]),
             Text(trial.state.value, style=_STYLES.get(trial.state, "")),
             study_words.rate(trial.tokens_per_s_per_gpu),
-            study_words.memory(study_words.peak_memory(trial), *peaks),
+            # In a unit of its own: beside one large peak, all small ones would read `0.003 GiB`.
+            study_words.memory(study_words.peak_memory(trial)),
             Text(_note(trial, is_best), style="bold green" if is_best else "yellow"),
         )
     hidden = len(trials) - len(visible)

@@ -168,9 +168,9 @@ def _disturbed_attempts(trials: Sequence[Trial]) -> Iterator[tuple[Trial, Run, A
 
 
 def _disturbance_note(run: Run) -> str:
-    is_disturbed = run.measurement is not None and run.measurement.disturbed is not None
+    disturbed = study_words.disturbance(run.measurement)
     # Not "counts": a pair under unequal load is left out, and a whole step that was disturbed decides nothing.
-    return ", not repeated although disturbed by other programs" if is_disturbed else ""
+    return f", not repeated although {disturbed}" if disturbed else ""
 
 
 def _time_left_note(study: Study, trials: Sequence[Trial], elapsed_s: float) -> str:
@@ -189,7 +189,7 @@ def _trial_line(study: Study, trial: Trial, trials: Sequence[Trial], elapsed_s: 
         line = (
             f"{name}: {description}: {study_words.rate(trial.tokens_per_s_per_gpu)} tokens/s/GPU, "
             f"{study_words.trial_memory(trial)}{study_words.prediction_note(trial)}{study_words.sampler_note(trial)}"
-            + (", disturbed by other programs" if study_words.search_run_disturbance(trial) else "")
+            + (f", {disturbed}" if (disturbed := study_words.search_run_disturbance(trial)) else "")
             + (", best so far" if is_best else "")
         )
         return line + _time_left_note(study, trials, elapsed_s)

@@ -22,7 +22,7 @@ _MOST_DECISIONS = 8
 DECISION_TEXTS = {
     DecisionAction.PROPOSED: "proposed",
     DecisionAction.RECOMMENDED: "recommended as the fastest known",
-    DecisionAction.KEPT: "not recommended: the current recommendation is faster",
+    DecisionAction.KEPT: "not recommended: the current recommendation stays",
     DecisionAction.APPROVED: "approved",
     DecisionAction.REJECTED: "rejected",
     DecisionAction.PINNED: "pinned",

@@ -27,6 +27,18 @@ def too_busy(result: StudyResult) -> list[Trust]:
     return [Trust("bad", busy.describe(), busy_cause(busy), TOO_BUSY)] if busy is not None else []
 
 
+def kept_result(result: StudyResult) -> list[Trust]:
+    """Return the reason why an extended study still has the answer of an earlier final comparison, as a list; empty if
+    its answer is that of the newest one."""
+    busy = result.later_too_busy
+    if busy is None:
+        return []
+    kind = "runs in pairs" if busy.rests_on == "pairs" else "search runs"
+    brief = "the machine was too busy to compare again after the study was extended, so its confirmed answer stays"
+    text = f"{brief}: {busy.disturbed_runs} of {busy.runs} {kind} were disturbed; a new study on a quiet machine may find a faster one"
+    return [Trust("warn", text, brief)]
+
+
 def uneven_pairs(result: StudyResult) -> list[Trust]:
     """Return remarks about disturbed pairs of runs: how many were left out, because other programs left the two runs
     unequal numbers of cores, and how many runs count although other programs disturbed them."""
@@ -87,12 +99,13 @@ def compared_sides(result: StudyResult) -> list[Contender]:
 
 
 def disturbed_searches(result: StudyResult) -> list[Trust]:
-    """Warn about search runs that were disturbed by other programs but count nevertheless."""
+    """Warn about search runs that were disturbed but count nevertheless."""
     text = study_words.disturbed_searches(result)
     if not text:
         return []
     part, faster = part_of(result.disturbed_search_runs, result.search_runs), "may be faster than measured"
-    brief = f"other programs disturbed {part} the search: what ran then {faster}"
+    # Not "by other programs": without a view of them, the spread of a run's timed windows shows a disturbance.
+    brief = f"{part} the search was disturbed: what ran then {faster}"
     return [Trust("warn", f"{text}: what ran there {faster}", brief)]
 
 

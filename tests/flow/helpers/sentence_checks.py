@@ -10,7 +10,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from shardtune.api_schemas.formatting import rate
-from shardtune.api_schemas.studies.study_result import StudyResult
+from shardtune.api_schemas.studies.study_result import StudyResult, Verdict
 from shardtune.api_schemas.trials.measurements import Measurement
 from shardtune.api_schemas.trials.trial import RunPurpose, TrialState
 from shardtune.db.tables.studies import StudyRow
@@ -136,11 +136,20 @@ def _too_busy(rows: Rows, found: re.Match[str]) -> bool:
     if found["kind"] == "search runs":
         measured = [rows.search(number) for number, row in rows.trials.items() if row.state.is_feasible]
         loads = [run for run in measured if run is not None]
-        return stated == (sum(run.disturbed is not None for run in loads), len(loads))
+        is_of_study = stated == (sum(run.disturbed is not None for run in loads), len(loads))
+        return is_of_study and found["missing"] == "a new study"
     pairs = [*rows.pairs(), *rows.pairs(is_even=False)]
     is_all = stated[1] <= 2 * len(pairs) and stated[0] <= sum(runs for _, runs in pairs)
     missing = int(re.findall(r"(\d+) (?:more )?runs?", found["missing"])[0])
     return is_all and missing == busy.missing_runs > 0
+
+
+def _kept(rows: Rows, found: re.Match[str]) -> bool:
+    busy, verdict = rows.result.later_too_busy, rows.result.verdict
+    stated = (int(found["disturbed"]), int(found["count"]))
+    runs = [run for run in rows.runs if run.purpose == RunPurpose.VALIDATION and run.comparison_round > rows.round]
+    is_after = found["kind"] == "search runs" or stated[1] <= len(runs)
+    return is_after and verdict is Verdict.CONFIRMED and stated == (busy.disturbed_runs, busy.runs)
 
 
 def _left_out(rows: Rows, found: re.Match[str]) -> bool:
@@ -315,8 +324,10 @@ _CHECKS: dict[str, Callable[[Rows, re.Match[str]], bool]] = {
     r"measured in (?P<runs>one run|\d+ runs), (without paired runs|(?P<no_pair>and no pair .* was completed))": _unpaired,
     r"measured in (?P<runs>one run|\d+ runs), and no pair .* had unequal load": _only_uneven,
     r"the machine was too busy to answer: other programs disturbed (?P<disturbed>\d+) of (?P<count>\d+) "
-    r"(?P<kind>runs in pairs|search runs).*; an answer takes (?P<missing>\d+ more runs?|.* \(\d+ runs\)) on a "
+    r"(?P<kind>runs in pairs|search runs).*; an answer takes (?P<missing>a new study|\d+ more runs?|.* \(\d+ runs\)) on a "
     r"quiet machine": _too_busy,
+    r"the machine was too busy to compare again after the study was extended, so its confirmed answer stays: "
+    r"(?P<disturbed>\d+) of (?P<count>\d+) (?P<kind>runs in pairs|search runs) were disturbed; .*": _kept,
     r"in the (middle pair|two middle pairs, on average): (?P<one>[\d,.]+) against the baseline's (?P<other>[\d,.]+) tokens/s/GPU, "
     r"which is (?P<ratio>[\d.]+)×": _middle_pair,
     r"medians of all runs(, which need not divide to the gain of the pairs)?: (?P<sides>.*)": _medians,
@@ -329,7 +340,7 @@ _CHECKS: dict[str, Callable[[Rows, re.Match[str]], bool]] = {
     r"(?P<disturbed>\d+) of the (?P<count>\d+) validation runs? of (?:the baseline, )?trial (?P<trial>\d+),? (?:counts? although|was|were) disturbed "
     r"\(the last: (?P<last>.*)\)": _count_although,
     r"how much faster it is stays uncertain: (?P<low>[\d.]+)× to (?P<high>[\d.]+)× \(95 % interval of (?P<pairs>\d+) pairs\)": _wide,
-    r"(?P<disturbed>\d+) of (?P<count>\d+) search runs? (was|were) disturbed by other programs.*": _searches,
+    r"(?P<disturbed>\d+) of (?P<count>\d+) search runs? (was|were) disturbed: .*": _searches,
     r"a short search: (?P<count>\d+) configurations? (?:was|were) measured in full.*": _short,
     r"losses, gradient norms and weights agree with those of (?P<others>.*)": _agreement,
     r"only one configuration was measured, so no other confirms its losses": _only_one,

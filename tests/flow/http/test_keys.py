@@ -2,9 +2,12 @@
 
 import pytest
 from fastapi.testclient import TestClient
-from sqlalchemy import text
+from sqlalchemy import text, update
 
 from shardtune.api_schemas.access.keys import Scope
+from shardtune.api_schemas.studies.study_state import StudyState
+from shardtune.db.queries import studies
+from shardtune.db.tables.studies import StudyRow
 from shardtune.service.process.context import Context
 from tests.support.service.local_client import local_client
 from tests.support.service.scenarios import bearer, in_threads, make_key
@@ -232,6 +235,25 @@ def test_quotas_of_a_project(admin, clock):
     assert (over.json()["code"], over.headers["retry-after"]) == ("quota_requests", "60")
     clock.turn(60)
     assert admin.get("/v1/studies", headers=key).status_code == 200
+
+
+def test_a_pause_between_the_read_of_a_resume_and_its_lock_evades_no_quota(quick_admin, monkeypatch):
+    SimulatedWorker(quick_admin).register()
+    quick_admin.put("/v1/projects/default", json={"quotas": {"running_studies": 1}})
+    study_id = quick_admin.post("/v1/studies", json=SPEC).json()["study_id"]
+    lock = studies.lock
+
+    def paused_meanwhile(session, locked_id):
+        session.execute(update(StudyRow).where(StudyRow.id == locked_id).values(state=StudyState.PAUSED))
+        return lock(session, locked_id)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(studies, "lock", paused_meanwhile)
+        rejected = quick_admin.post(f"/v1/studies/{study_id}:resume")
+    assert (rejected.status_code, rejected.json()["code"]) == (409, "study_changed")
+    assert "read it again" in rejected.json()["detail"]
+    # A study that runs already may be resumed without an effect, and needs no quota.
+    assert quick_admin.post(f"/v1/studies/{study_id}:resume").json()["state"] == "running"
 
 
 @pytest.mark.wide_on_postgres

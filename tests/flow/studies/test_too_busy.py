@@ -10,7 +10,9 @@ from shardtune.api_schemas.studies.study_result import Verdict
 from shardtune.api_schemas.studies.verdicts import BusyMachine
 from shardtune.api_schemas.trials.leases import TrialTask
 from shardtune.api_schemas.trials.measurements import Memory
+from shardtune.db.queries.best import get_target
 from shardtune.service.best.lookup import reject_too_busy
+from shardtune.service.canaries.reference import reference_of
 from shardtune.service.http.errors import Conflict
 from shardtune.tuner.verdict.disturbance import MAX_DISCARDED_IN_A_ROW
 from tests.support.service.scenarios import ASK, THREE_BACKENDS, create
@@ -239,8 +241,100 @@ def test_resolving_does_not_start_one_study_after_the_other_on_a_busy_machine(qu
 def test_too_busy_replaces_no_other_studys_answer_and_is_replaced_by_any(quick_client, busy_study):
     _, clear = studied(quick_client, beside(lambda: 0.0))
     assert quick_client.get("/v1/best", params=ASK).json()["study_id"] == clear["study_id"]
-    studied(quick_client, bursts(5))
-    assert quick_client.get("/v1/best", params=ASK).json()["study_id"] == clear["study_id"]
+    _, busy = studied(quick_client, bursts(5))
+    best = quick_client.get("/v1/best", params=ASK).json()
+    assert best["study_id"] == clear["study_id"]
+    assert newest_decision(quick_client, best["target_key"])["note"] == "the machine was too busy"
+    page = quick_client.get(f"/studies/{busy['study_id']}").text
+    assert "the current recommendation stays" in page and "recommendation is faster" not in page
+
+
+def newest_decision(client, target_key):
+    return client.get("/v1/best:history", params={"target_key": target_key}).json()["decisions"][0]
+
+
+def test_another_studys_answer_is_called_faster_only_than_undisturbed_runs(quick_client):
+    _, clear = studied(quick_client, beside(lambda: 0.0))
+    key = quick_client.get("/v1/best", params=ASK).json()["target_key"]
+    loads = iter([0.0] * 20)
+    _, loaded = studied(quick_client, beside(lambda: next(loads, 1.0)))
+    assert loaded["result"]["verdict"] == "confirmed" and loaded["result"]["final_comparison"]["disturbed_runs"] > 0
+    decision = newest_decision(quick_client, key)
+    assert decision["action"] == "kept" and "may be faster than measured" in decision["note"]
+    recommended = quick_client.get("/v1/best", params=ASK).json()
+    assert recommended["study_id"] == clear["study_id"], "a quiet machine's answer stays"
+
+
+def served(client):
+    """What training jobs get, without its age."""
+    return {name: value for name, value in client.get("/v1/best", params=ASK).json().items() if name != "age_s"}
+
+
+def reference_speed(client, target_key):
+    """Speed with which canaries of the recommendation are compared."""
+    with client.app.state.context.db.read() as session:
+        row = get_target(session, "default", target_key)
+        return reference_of(session, row, row.recommended).reference
+
+
+def compared(client, target_key):
+    """Speed of the recommendation's validation runs, as the comparison of configurations shows it."""
+    (shown,) = client.get("/v1/comparisons", params={"pick": target_key}).json()["configs"]
+    return shown["validation"]
+
+
+def test_a_confirmed_answer_outlasts_an_extension_on_a_busy_machine(quick_client):
+    worker, study = studied(quick_client, beside(lambda: 0.0))
+    url, best = f"/v1/studies/{study['study_id']}", served(quick_client)
+    assert study["result"]["verdict"] == best["verdict"] == "confirmed"
+    speed, shown = reference_speed(quick_client, best["target_key"]), compared(quick_client, best["target_key"])
+    worker.behave = bursts()
+    quick_client.post(f"{url}:extend", json={"add_trials": 3}).raise_for_status()
+    worker.work(400)
+    extended = quick_client.get(url).json()
+    before, after = study["result"], extended["result"]
+    assert (extended["state"], after["final_comparison"]["number"]) == ("complete", 1)
+    for field in ("verdict", "best", "baseline", "speedup", "too_busy"):
+        assert after[field] == before[field]
+    assert after["later_too_busy"]["disturbed_runs"] > 0 and before["later_too_busy"] is None
+    assert after["search_runs"] > before["search_runs"] and after["disturbed_search_runs"] > 0
+    assert after["final_comparison"]["runs"] > before["final_comparison"]["runs"], "the cost is that of all comparisons"
+    assert served(quick_client) == best and best["confidence"]["level"] == "high"
+    assert quick_client.get(f"{url}/best").json() == after
+    assert reference_speed(quick_client, best["target_key"]) == speed, "canaries are not compared with disturbed runs"
+    assert compared(quick_client, best["target_key"]) == shown
+    (kept,) = quick_client.get("/v1/recommendations").json()["recommendations"]
+    assert (kept["state"], kept["answer"]["result"]) == ("recommended", before)
+    decision = newest_decision(quick_client, best["target_key"])
+    assert decision["action"] == "inconclusive" and "too busy to compare again" in decision["note"]
+    page = quick_client.get(f"/studies/{study['study_id']}").text
+    assert "so its confirmed answer stays" in page and "recommended</span>" in page and "too_busy" not in page
+    assert "enough for the verdict" not in page, "the runs of the newest comparison decided nothing"
+    # A quiet machine renews the verdict as ever.
+    worker.behave = beside(lambda: 0.0)
+    quick_client.post(f"{url}:extend", json={"add_trials": 2}).raise_for_status()
+    worker.work(400)
+    renewed = quick_client.get(url).json()["result"]
+    assert (renewed["verdict"], renewed["later_too_busy"]) == ("confirmed", None)
+    assert served(quick_client)["recommendation_id"] != best["recommendation_id"]
+
+
+def test_a_confirmed_answer_whose_trial_became_infeasible_does_not_stay(quick_client):
+    worker, study = studied(quick_client, beside(lambda: 0.0))
+    best, busy = study["result"]["best"]["trial_number"], bursts()
+
+    def behave(lease, task):
+        run = busy(lease, task)
+        is_of_best = lease.trial_number == best
+        return run.model_copy(update={"memory": Memory(peak_allocated_gib=9.0)}) if is_of_best else run
+
+    worker.behave = behave
+    url = f"/v1/studies/{study['study_id']}"
+    quick_client.post(f"{url}:extend", json={"add_trials": 3}).raise_for_status()
+    worker.work(400)
+    result = quick_client.get(url).json()["result"]
+    assert result["verdict"] == "too_busy" and result["later_too_busy"] is None
+    assert result["best"]["trial_number"] != best
 
 
 def test_pages_of_a_too_busy_study_say_it_first(quick_client, busy_study):

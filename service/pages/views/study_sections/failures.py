@@ -36,8 +36,8 @@ def setbacks(session: Session, study: Study, points: Sequence[TrialPoint]) -> tu
     compared = trial_points.count_disturbed_validation_runs(session, study.study_id)
     others = (
         Setback("quiet", pruned, "ended early: cannot become the fastest", f"?state={TrialState.PRUNED.value}"),
-        Setback("warn", disturbed, f"search {_runs(disturbed)} counted although disturbed by other programs"),
-        Setback("warn", compared, f"validation {_runs(compared)} kept although disturbed by other programs"),
+        Setback("warn", disturbed, f"search {_runs(disturbed)} counted although disturbed"),
+        Setback("warn", compared, f"validation {_runs(compared)} kept although disturbed"),
         Setback("warn", repeats, f"{_runs(repeats)} discarded and repeated, because {by} disturbed them"),
         Setback("quiet", study.rejected, "rejected before they ran: predicted to need more memory than available"),
     )

@@ -300,16 +300,35 @@ def test_a_run_that_other_programs_disturbed_is_told_once() -> None:
     assert reported == [f"disturbed, does not count: validation run of trial 0, attempt 1 ({cause})"]
 
 
-def test_no_line_claims_that_a_disturbed_run_counts_before_its_pair_is_judged() -> None:
-    busy = measured(100.0).model_copy(update={"disturbed": "other programs kept 0.7 of 2 cores busy"})
-    run = Run(run_id="r", purpose="validation", final_comparison=1, state=TrialState.COMPLETE, measurement=busy)
+def lines_of_a_disturbed_trial(marks: dict[str, Any]) -> tuple[str, str]:
+    """Lines about the search run and the validation run of a trial that were both disturbed."""
+    run = measured(100.0).model_copy(update=marks)
+    runs = [
+        Run(run_id=purpose, purpose=purpose, final_comparison=number, state=TrialState.COMPLETE, measurement=run)
+        for purpose, number in (("search", None), ("validation", 1))
+    ]
     lines: list[str] = []
     view = LineView(lines.append)
     view.show(study(), [], [], 1.0)
+    view.show(study(), [trial(0, TrialState.COMPLETE, tokens_per_s_per_gpu=100.0, runs=runs[:1])], [], 3.0)
     comparing = study(phase=StudyPhase.FINAL_COMPARISON, final_comparison=1)
-    view.show(comparing, [trial(0, TrialState.COMPLETE, runs=(run,))], [], 5.0)
-    (line,) = [line for line in lines if "disturbed" in line]
-    assert "not repeated although disturbed by other programs" in line and "counts" not in line
+    view.show(comparing, [trial(0, TrialState.COMPLETE, tokens_per_s_per_gpu=100.0, runs=runs)], [], 5.0)
+    searched, validated = [line for line in lines if "disturbed" in line]
+    assert "not repeated although disturbed" in validated
+    return searched, validated
+
+
+def test_no_line_claims_that_a_disturbed_run_counts_before_its_pair_is_judged() -> None:
+    busy = {"disturbed": "other programs kept 0.7 of 2 cores busy", "cores_left": 1.3}
+    for line in lines_of_a_disturbed_trial(busy):
+        assert "disturbed by other programs" in line and "counts" not in line
+
+
+def test_no_line_blames_other_programs_where_only_the_spread_shows_a_disturbance() -> None:
+    """A worker in a container may see no other program; the service then judges how far the windows lie apart."""
+    for line in lines_of_a_disturbed_trial({"disturbed": "its timed windows lie apart by ±30% of the step time"}):
+        assert "disturbed" in line and "other programs" not in line
+    assert study_words.count_disturbed(3, 12) == "3 of 12 search runs were disturbed"
 
 
 def test_the_end_of_the_search_follows_the_trial_that_ended_it() -> None:
@@ -400,6 +419,15 @@ def test_the_table_fits_the_screen_and_keeps_the_best() -> None:
     text = captured.get()
     assert len(text.splitlines()) <= 19
     assert "best so far" in text and "20 earlier" in text and "12 s so far" in text
+
+
+def test_one_large_peak_leaves_the_small_ones_of_the_table_their_digits() -> None:
+    peaks = (0.00312, 0.00274, 12.5)
+    trials = [trial(number, TrialState.COMPLETE, peak_allocated_gib=peak) for number, peak in enumerate(peaks)]
+    console = Console(width=120)
+    with console.capture() as captured:
+        console.print(live_table.render(study(), trials, [], 1.0, rows=5))
+    assert all(peak in captured.get() for peak in ("3.19 MiB", "2.81 MiB", "12.5 GiB"))
 
 
 @pytest.mark.parametrize(

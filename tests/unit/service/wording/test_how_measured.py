@@ -116,6 +116,20 @@ def test_short_reasons_hold_no_counts_of_runs_and_the_full_ones_keep_them(answer
     assert any(COUNTS.search(reason.text) for reason in reasons)
 
 
+@pytest.mark.parametrize(
+    "open_verdict",
+    [{"verdict": Verdict.UNDECIDED, "undecided": OPEN}, {"verdict": Verdict.TOO_BUSY, "too_busy": BUSY}],
+)
+def test_pairs_are_not_said_to_agree_beside_a_verdict_that_they_leave_open(open_verdict: dict[str, Any]) -> None:
+    def of_pairs(**changes: Any) -> tuple[str, str]:
+        answer = result((1.0, 1.01, 0.99, 1.0, 1.01), **changes)
+        reasons = trust(study_of().model_copy(update={"result": answer}), ResultRuns())
+        return next((reason.tone, reason.shown) for reason in reasons if reason.text.startswith("5 paired runs"))
+
+    assert of_pairs(**open_verdict) == ("warn", ""), "the reason for the open verdict says it"
+    assert of_pairs(verdict=Verdict.NOT_FASTER)[1].endswith("; the pairs agree")
+
+
 CAUSE = "other programs kept 1.4 of 2 cores busy"
 
 

@@ -115,6 +115,9 @@ def test_not_faster_rests_on_the_search_too():
     busy = result([EVEN] * 7, 0.0, history=searched(0.1, 1.2, 0.8, 0.0))
     assert busy.verdict is Verdict.TOO_BUSY
     assert (busy.too_busy.rests_on, busy.too_busy.disturbed_runs, busy.too_busy.missing_runs) == ("search", 2, 2)
+    assert busy.too_busy.describe().endswith("; an answer takes a new study on a quiet machine"), (
+        "no run of it is repeated"
+    )
     assert busy.too_busy.programs == (ProgramLoad(name="cc1plus", cores=1.0),)
     assert result([EVEN] * 7, 0.0, history=searched(0.1, 1.2, 0.0, 0.0)).verdict is Verdict.NOT_FASTER
     assert result([EVEN] * 7, 0.0, history=searched(1.0, 1.0, 1.05, 0.95)).verdict is Verdict.NOT_FASTER

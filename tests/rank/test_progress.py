@@ -7,8 +7,14 @@ import pytest
 
 from shardtune.api_schemas.base import GIB
 from shardtune.api_schemas.trials.progress import Progress
-from shardtune.workers.rank import device, trial_dir
+from shardtune.workers.rank import device, main, trial_dir
 from shardtune.workers.rank.measure import speed_check
+from shardtune.workers.rank.training import wrap
+from tests.support.ranks.tiny_tasks import tiny_task
+
+
+class _HasJoined(Exception):
+    pass
 
 
 def test_a_long_build_or_compilation_is_no_standstill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -20,6 +26,27 @@ def test_a_long_build_or_compilation_is_no_standstill(tmp_path: Path, monkeypatc
             stamps.add((tmp_path / "progress.json").stat().st_mtime_ns)
             time.sleep(0.005)
     assert Progress.model_validate_json((tmp_path / "progress.json").read_text()).phase == "building"
+
+
+def test_ranks_that_wait_for_their_peers_do_not_stand_still(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A gang whose hosts took more than a minute to meet was ended for lack of progress."""
+    stamps = set()
+
+    def join_late(*_: object) -> None:
+        until_s = time.monotonic() + 10
+        while len(stamps) < 3:
+            assert time.monotonic() < until_s, "no progress while the ranks meet"
+            stamps.add((tmp_path / "progress.json").stat().st_mtime_ns)
+            time.sleep(0.005)
+        raise _HasJoined
+
+    monkeypatch.setattr(trial_dir, "_TICK_S", 0.01)
+    monkeypatch.setattr("shardtune.workers.rank.process.environment.apply", lambda *_: None)
+    monkeypatch.setattr("shardtune.workers.rank.mesh.join", join_late)
+    attempt = main.RankAttempt(tmp_path, 0, wrap.make_trainer, device.of_kind)
+    with pytest.raises(_HasJoined):
+        attempt.run(tiny_task({"kind": "ddp"}, ranks=1))
+    assert Progress.model_validate_json((tmp_path / "progress.json").read_text()).phase == "starting"
 
 
 def test_the_device_s_peak_is_what_it_was_before_the_allocator_gave_memory_back() -> None:

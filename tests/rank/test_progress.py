@@ -6,6 +6,7 @@ import importlib
 import sys
 import time
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -22,7 +23,7 @@ class _NotedInTime(Exception):
     pass
 
 
-def end_after_notes(folder: Path) -> None:
+def end_after_notes(folder: Path) -> NoReturn:
     """Take as long as three notes of progress do, then end what follows."""
     stamps, until_s = set[int](), time.monotonic() + 10
     while len(stamps) < 3:

@@ -46,9 +46,6 @@ def is_readable(version: int, spoken: VersionRange = SPOKEN) -> bool:
     """Whether this release can read a message written in the given protocol version: one that it speaks, or the next
     one.
 
-    The next version is included because a service may go back to its former release while workers of the newer one run;
-    these workers also read the former version.
-
     The next version is included because a service may go back to its former release while workers of the newer one
     run; these workers also read the former version.
     """

@@ -112,7 +112,7 @@ class Calls:
         """Whether the service answers and its database is reachable and migrated."""
         try:
             return self._http.get("/readyz", timeout=5).is_success
-        except httpx.TransportError:
+        except httpx.RequestError:
             return False
 
     def send(
@@ -215,7 +215,8 @@ class Calls:
             except httpx.RemoteProtocolError:
                 # A kept-alive connection may be closed by the service just as the request is sent.
                 return self._http.send(request)
-        except httpx.TransportError as error:
+        # No transport error: an answer that a proxy has compressed wrongly (DecodingError).
+        except httpx.RequestError as error:
             raise ServiceUnreachable(f"no answer from the service at {self.base_url}: {error}") from error
 
 

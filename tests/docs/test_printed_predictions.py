@@ -40,6 +40,9 @@ def test_a_page_shows_what_the_command_prints(command, tmp_path, monkeypatch, ca
     )
     (tmp_path / "my-study.json").write_text(study.text)
     monkeypatch.chdir(tmp_path)
+    # With these a pipe counts as a terminal, whose width breaks the tables' lines; some CI services set them.
+    for name in ("FORCE_COLOR", "TTY_COMPATIBLE"):
+        monkeypatch.delenv(name, raising=False)
     with pytest.raises(SystemExit) as ended:
         main(shlex.split(command))
     printed = {line.rstrip() for line in capsys.readouterr().out.splitlines()}

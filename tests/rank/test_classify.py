@@ -108,20 +108,34 @@ def test_a_host_that_cannot_compile_is_told_what_to_install(error: Exception) ->
     assert "python3-dev" not in classify.failure_of(other, "training", rank=0).message
 
 
+class _FullDevice(CpuDevice):
+    def free_bytes(self) -> int:
+        return 0
+
+
+def _nccl_error(last: str) -> torch.distributed.DistBackendError:
+    return torch.distributed.DistBackendError(
+        f"NCCL error in: NCCLUtils.cpp:94, unhandled system error\nLast error:\n{last}"
+    )
+
+
 @pytest.mark.parametrize("action", ["Error while creating shared memory segment", "Error: failed to extend"])
 def test_a_container_with_too_little_shared_memory_for_nccl_is_told_how_to_start_it(action: str) -> None:
-    class FullDevice(CpuDevice):
-        def free_bytes(self) -> int:
-            return 0
-
-    error = torch.distributed.DistBackendError(
-        "NCCL error in: NCCLUtils.cpp:94, unhandled system error\nLast error:\n"
-        f"{action} /dev/shm/nccl-1YsMbG (size 7340384), error: No space left on device (28)"
-    )
-    failure = classify.failure_of(because(RuntimeError("in backward"), error), "training", 3, FullDevice())
+    error = _nccl_error(f"{action} /dev/shm/nccl-1YsMbG (size 7340384), error: No space left on device (28)")
+    failure = classify.failure_of(because(RuntimeError("in backward"), error), "training", 3, _FullDevice())
     assert failure.kind is FailureKind.SETUP and "--shm-size=1g" in failure.message
     other = torch.distributed.DistBackendError("NCCL error in: NCCLUtils.cpp:94, unhandled system error")
-    assert classify.failure_of(other, "training", 3, FullDevice()).kind is FailureKind.OOM
+    assert classify.failure_of(other, "training", 3, _FullDevice()).kind is FailureKind.OOM
+
+
+def test_a_file_of_nccl_that_a_peer_took_along_or_cuda_could_not_pin_is_no_lack_of_shared_memory() -> None:
+    """NCCL names the file in each of its errors there. Only a peer's own failure, or a full device, explains these."""
+    gone = _nccl_error(
+        "Error while attaching to shared memory segment /dev/shm/nccl-1 (size 9), error: No such file (2)"
+    )
+    assert classify.failure_of(gone, "training", 3).kind is FailureKind.CRASH
+    unpinned = _nccl_error("Error while creating shared memory segment /dev/shm/nccl-1 (size 9), error: Success (0)")
+    assert classify.failure_of(unpinned, "training", 3, _FullDevice()).kind is FailureKind.OOM
 
 
 def test_a_chain_that_bites_its_tail_ends() -> None:

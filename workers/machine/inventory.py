@@ -17,7 +17,7 @@ from shardtune.api_schemas.training.native_dtypes import of_capability
 from shardtune.api_schemas.trials.leases import TASK_KINDS
 from shardtune.workers.config.allowlist import Allowed
 from shardtune.workers.launchers.processes import PYTHON
-from shardtune.workers.machine import host_facts
+from shardtune.workers.machine import host_facts, unsupported_hardware
 from shardtune.workers.machine.gpu_peaks import figures
 
 DEFAULT_CPU_RANKS = 2
@@ -128,6 +128,9 @@ def find_gpus() -> Gpus:
         child = subprocess.run(command, capture_output=True, text=True, timeout=_NVML_S, check=False)
         gpus = Gpus.model_validate_json(child.stdout)
     except subprocess.TimeoutExpired:
+        if unsupported_hardware.hides_all(os.environ.get("CUDA_VISIBLE_DEVICES")):
+            # CPU ranks that are asked for need no driver that works, nor one that answers.
+            return Gpus(driver=None, devices=())
         raise DetectionFailed(f"NVML did not answer within {_NVML_S:.0f} s; look at `nvidia-smi`") from None
     except ValidationError:
         raise DetectionFailed(f"NVML could not be read: {child.stderr.strip()[-1500:]}") from None

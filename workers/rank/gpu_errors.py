@@ -4,6 +4,7 @@ of shared memory between ranks.
 Text decides where torch has no type for a CUDA library's status: a status is a name that does not change with wording.
 """
 
+import errno
 import shutil
 
 import torch
@@ -23,7 +24,10 @@ message if NCCL has one."""
 
 _SHARED_MEMORY = "/dev/shm"  # nosec B108 # Its size is read, and NCCL's errors name it: no file is made.
 _NCCL_SHARED_MEMORY = f"{_SHARED_MEMORY}/nccl-"
-"""Beginning of the names of NCCL's files in shared memory. NCCL's last error names one if it could not be made."""
+"""Beginning of the names of NCCL's files in shared memory, which its last error names."""
+_NO_SPACE = f"({errno.ENOSPC})"
+"""Number with which such an error ends if the file had no room. Others name the file, too: a peer that has ended took it
+along, or CUDA could not pin it, as on a full device."""
 _DEVICE_ERRORS = {
     46: "CUDA-capable device(s) is/are busy or unavailable",
     100: "no CUDA-capable device is detected",
@@ -91,8 +95,10 @@ def _is_full(device: Device | None) -> bool:
 
 
 def is_of_shared_memory(error: BaseException) -> bool:
-    """Whether NCCL could not make a file in shared memory. Containers of Docker have 64 MiB, which eight GPUs exceed."""
-    return isinstance(error, dist.DistBackendError) and _NCCL_SHARED_MEMORY in str(error)
+    """Whether shared memory had no room for a file of NCCL. Containers of Docker have 64 MiB, which eight GPUs exceed."""
+    if not isinstance(error, dist.DistBackendError):
+        return False
+    return _NCCL_SHARED_MEMORY in str(error) and _NO_SPACE in str(error)
 
 
 def shared_memory_remedy() -> str:

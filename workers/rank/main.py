@@ -114,7 +114,9 @@ class RankAttempt:
         place.accelerator.use()
         if isinstance(task, TrialTask) and task.model.script is not None:
             return self._run_script(task, place)
-        mesh.join(place, self._folder)
+        # Ranks of many hosts start at different speeds, and NCCL connects many ranks for more than a minute.
+        with self._progress.refreshed(Progress(phase="starting")):
+            mesh.join(place, self._folder)
         # After joining: if the operator was built for this trial, the first rank built it before it joined.
         cpu_adam.load(task)
         self._progress.write(Progress(phase="building"))

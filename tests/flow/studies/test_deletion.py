@@ -61,7 +61,6 @@ def test_with_its_answer_withdrawn_the_previous_one_is_recommended(quick_client)
     rejected = decide(quick_client, body["target_key"], "rollback")
     assert rejected.json()["code"] == "nothing_to_decide", "a withdrawn answer is not gone back to"
     assert "withdrawn" in page(quick_client, f"/studies/{first}"), "the log of decisions names the withdrawal"
-    assert "withdrawn" in page(quick_client, f"/studies/{first}"), "the log of decisions names the withdrawal"
 
 
 @pytest.mark.answered

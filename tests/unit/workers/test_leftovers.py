@@ -4,6 +4,8 @@ import os
 import time
 from pathlib import Path
 
+import pytest
+
 from shardtune.workers import leftovers
 
 NOW = time.time()
@@ -41,3 +43,11 @@ def test_a_folder_that_is_marked_as_used_stays(tmp_path: Path) -> None:
     leftovers.mark_used(tmp_path / "torchinductor-new")
     leftovers.remove(tmp_path)
     assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_folder_of_another_user_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder(tmp_path / "torchinductor-theirs", 100 * DAY)
+    own = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: own + 1)
+    leftovers.remove(tmp_path)
+    assert (tmp_path / "torchinductor-theirs" / "entry").exists()

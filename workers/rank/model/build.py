@@ -2,7 +2,7 @@
 places them."""
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -176,9 +176,11 @@ def buffers_of(model: nn.Module) -> dict[str, torch.Tensor]:
     return {name: copies[id(buffer)] for name, buffer in buffers.items()}
 
 
-def empty_parameters(model: nn.Module, device: torch.device, buffers_device: torch.device) -> None:
-    """Give a model's parameters memory on a device, without values, and move its buffers to another device."""
-    buffers = buffers_of(model)
+def empty_parameters(
+    model: nn.Module, device: torch.device, buffers: Mapping[str, torch.Tensor], buffers_device: torch.device
+) -> None:
+    """Give a model's parameters memory on a device, without values, and its buffers the given values on another
+    device."""
     model.to_empty(device=device)
     # `to_empty` has emptied the buffers too.
     for name, buffer in buffers.items():

@@ -248,9 +248,11 @@ def _materialize(
     `unpacked`: weights that must still be packed in 4 bits, by name.
     """
     place, model = setting.context, part.module
+    # Before: parameters of a rehearsal get no values there, but the model's code may read those of its buffers.
+    buffers = models.buffers_of(model)
     with place.accelerator.materializing():
         device = torch.device("cpu") if config.cpu_offload else place.device
-        models.empty_parameters(model, device, buffers_device=place.device)
+        models.empty_parameters(model, device, buffers, place.device)
     for name, parameter in model.named_parameters():
         shard = cast(DTensor, parameter)
         local = shard.to_local().detach()

@@ -6,6 +6,7 @@ import pytest
 from shardtune.api_schemas.access.credentials import KeySource
 from shardtune.api_schemas.studies.study_request import StudySpec
 from shardtune.service.client import NoService, ServiceClient, ServiceRejected, ServiceUnreachable
+from tests.support.service.wrong_compression import wrongly_compressed
 
 SPEC = StudySpec.model_validate({"model": "llama-tiny", "workload": {"sequence_length": 64, "global_batch": 8}})
 BUSY = {"code": "quota_requests", "detail": "come again"}
@@ -98,6 +99,13 @@ def test_waiting_survives_a_restart_and_ends_with_its_time():
     with pytest.raises(ServiceRejected):
         back.client(patience_s=60).wait("s", poll_s=0)
     assert len(back.got) == 3
+
+
+def test_an_answer_that_a_proxy_compressed_wrongly_is_no_answer_of_the_service():
+    client = Answers(wrongly_compressed(), wrongly_compressed()).client(patience_s=0)
+    assert not client.ready()
+    with pytest.raises(ServiceUnreachable, match="no answer from the service at http://service: Error -3"):
+        client.study("s")
 
 
 @pytest.mark.parametrize("content", [b"<html>", b'{"a": 1}', b"", b"[]"])

@@ -10,6 +10,7 @@ from shardtune.api_schemas.protocol import PROTOCOL_VERSION
 from shardtune.api_schemas.trials.leases import Heartbeat, LeaseRequest, Report
 from shardtune.workers.agent.client import WorkerClient, backoff_s, call_patiently
 from shardtune.workers.agent.client_errors import LeaseLost, RequestRejected, Unreachable
+from tests.support.service.wrong_compression import wrongly_compressed
 from tests.support.workers.worker_fakes import FakeService, make_task
 
 SESSION = "session-1234"
@@ -59,15 +60,9 @@ def test_an_answer_that_makes_no_sense_is_tried_again(serve):
     assert call_patiently(lambda: client.report("r1", REPORT), lambda: False, pauses_s=iter(NO_PAUSE)).applied
 
 
-class _WronglyCompressed(httpx.SyncByteStream):
-    def __iter__(self):
-        yield b"no gzip"
-
-
 def test_an_answer_that_a_proxy_compressed_wrongly_is_tried_again():
-    answer = httpx.Response(200, headers={"content-encoding": "gzip"}, stream=_WronglyCompressed())
-    client = WorkerClient("http://service")
-    client._http = httpx.Client(base_url="http://service", transport=httpx.MockTransport(lambda _: answer))
+    client, transport = WorkerClient("http://service"), httpx.MockTransport(lambda _: wrongly_compressed())
+    client._http = httpx.Client(base_url="http://service", transport=transport)
     with pytest.raises(Unreachable, match="DecodingError"):
         client.report("r1", REPORT)
 

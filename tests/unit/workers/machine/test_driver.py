@@ -200,6 +200,12 @@ def test_cpu_ranks_that_are_asked_for_need_no_driver_and_no_gpu_that_works(
         assert find_gpus() == Gpus(driver=None, devices=())
     driver.says(H100, H100 | {"error": GPU_IS_LOST})
     assert find_gpus().devices == ()
+    # A driver that hangs: no process answers in this time.
+    monkeypatch.setattr("shardtune.workers.machine.inventory._NVML_S", 0.001)
+    assert find_gpus() == Gpus(driver=None, devices=())
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    with pytest.raises(DetectionFailed, match="NVML did not answer within"):
+        find_gpus()
 
 
 def test_a_gpu_that_is_named_twice_hides_all_as_in_cuda(driver: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from docs.generate import markers, pages
+from docs.generate import markers, own_words, pages
 from docs.generate.context import PageContext
 from docs.generate.sources import ROOT
 
@@ -65,6 +65,7 @@ class _Assembly:
     def __init__(self, target: Path) -> None:
         self._target = target
         self._linked: list[str] = []
+        self._words = own_words.own_words(pages.read(own_words.GLOSSARY))
 
     def write_all(self) -> None:
         texts = documentation_pages()
@@ -81,7 +82,8 @@ class _Assembly:
     def _documentation(self, path: str, text: str, homes: Mapping[str, str]) -> str:
         lines = markers.expand(PageContext(path, homes), text.splitlines())
         front = _UNLISTED if path.startswith(_RECORDS) else ""
-        return front + self._with_site_links(path, "\n".join(line for _, line in lines) + "\n")
+        explained = own_words.explain(path, "\n".join(line for _, line in lines) + "\n", self._words)
+        return front + self._with_site_links(path, explained)
 
     def _shown_file(self, path: str) -> str:
         file = ROOT / path

@@ -136,7 +136,8 @@ def studies_list(product: Product, arguments: StudiesListArguments) -> StudiesLi
         studies = product.service("studies_list").studies(arguments.states, arguments.limit)
     rows = tuple(map(measured_rows.listed_study, studies))
     is_open = sum(study.state.is_open for study in studies)
-    return StudiesListAnswer(summary=f"{len(rows)} studies, {is_open} of them not ended.", studies=rows)
+    number = "1 study" if len(rows) == 1 else f"{len(rows)} studies"
+    return StudiesListAnswer(summary=f"{number}, {is_open} not ended.", studies=rows)
 
 
 def studies_status(product: Product, arguments: StudiesStatusArguments) -> StudiesStatusAnswer:

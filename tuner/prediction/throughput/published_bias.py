@@ -27,9 +27,10 @@ class PublishedBias:
         )
 
 
-CARDS: dict[str, str] = {"hopper": "H100"}
+CARDS: dict[str, str] = {"ampere": "A100", "hopper": "H100"}
 """Names of the cards whose published rows were compared with predictions, by GPU architecture."""
 BF16: dict[str, PublishedBias] = {
+    "ampere": PublishedBias(rows=324, sources=6, ratio=1.04, low=0.97, high=1.16),
     "hopper": PublishedBias(rows=112, sources=5, ratio=1.04, low=1.00, high=1.12),
 }
 """Bias of predictions in bf16 that use the catalogue's rates without calibration, by GPU architecture."""

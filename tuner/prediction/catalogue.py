@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 
+from shardtune.api_schemas.formatting import memory
 from shardtune.api_schemas.machines.gpus import GB, GpuModel, models
 from shardtune.api_schemas.machines.hardware import MOST_RANKS, Cluster
 from shardtune.api_schemas.training.native_dtypes import DeviceDtypes, of_architecture
@@ -132,4 +133,14 @@ def parse_cluster(text: str) -> Cluster:
         gpus_per_node=per_node,
         memory_gib=gpu.memory_gib,
         host_memory_gib=per_node * HOST_GIB_PER_GPU,
+    )
+
+
+def host_memory_note(cluster: Cluster, needed_gib: float) -> str:
+    """Note on the host memory of a cluster in short form, where predicted configurations offload to the host.
+    `needed_gib`: the most that one of them needs, in GiB per node.
+    """
+    return (
+        f"host memory: {memory(cluster.host_memory_gib)} a node are assumed ({HOST_GIB_PER_GPU} GiB for each GPU), and what is "
+        f"offloaded needs up to {memory(needed_gib)}; if a node has less, state the cluster with its host_memory_gib"
     )

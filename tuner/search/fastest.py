@@ -19,7 +19,7 @@ from shardtune.api_schemas.training.search_space import KnobValue, SpaceLimits
 from shardtune.api_schemas.trials.objective import Objective
 from shardtune.api_schemas.trials.predictions import Prediction, PredictionRequest, PredictionTable
 from shardtune.tuner.objective import available_gib
-from shardtune.tuner.prediction import predict, prediction_request, prediction_table, traced_shape
+from shardtune.tuner.prediction import catalogue, predict, prediction_request, prediction_table, traced_shape
 from shardtune.tuner.prediction.calibration import NO_CALIBRATIONS, PARTS, Calibrations
 from shardtune.tuner.prediction.prediction_request import ResolvedRequest
 from shardtune.tuner.prediction.shapes import calibration_choice
@@ -86,7 +86,10 @@ def answer_request(
     # One program in both tables: eager strategies beside compiled configurations would look slower than they are.
     is_compiled = bool(fastest) and fastest[0].config.compile
     answer = prediction_table.predict_all(about, calibrations, compiled=is_compiled)
-    answer = answer.model_copy(update={"cluster": resolved.cluster})
+    on_host_gib = max((row.memory.host_gib_per_node for row in (*fastest, *answer.predictions)), default=0.0)
+    is_assumed = isinstance(request.cluster, str) and on_host_gib > 0
+    notes = (catalogue.host_memory_note(resolved.cluster, on_host_gib),) if is_assumed else ()
+    answer = answer.model_copy(update={"cluster": resolved.cluster, "notes": (*answer.notes, *notes)})
     if not count:
         return answer
     # Without rates nothing can be ranked, whatever fits. A space of FSDP1 alone has no row in the table of strategies.

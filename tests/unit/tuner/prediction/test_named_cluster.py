@@ -2,6 +2,7 @@
 
 import pytest
 
+from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.trials.predictions import PredictionRequest
 from shardtune.tuner.prediction import catalogue, prediction_request
 from shardtune.tuner.search import fastest
@@ -24,3 +25,13 @@ def test_a_cluster_is_named_in_ascii(name: str) -> None:
 
 def test_signs_in_a_name_of_a_gpu_are_ignored() -> None:
     assert catalogue.find("NVIDIA® H100_SXM (80GB)").name == catalogue.find("h100-sxm-80gb").name
+
+
+def test_the_host_memory_that_a_name_assumes_is_stated_where_configurations_offload() -> None:
+    def notes(model: str, cluster: Cluster | str) -> str:
+        request = PredictionRequest(model=model, cluster=cluster, sequence_length=4096, top=3)
+        return " ".join(fastest.answer_request(request).notes)
+
+    assert "host memory: 2,048 GiB a node are assumed" in notes("llama-3.1-70b", "8xa100-80gb")
+    assert "host memory" not in notes("llama-3.2-1b", "8xa100-80gb"), "nothing is offloaded"
+    assert "host memory" not in notes("llama-3.1-70b", catalogue.parse_cluster("8xa100-80gb")), "it was stated"

@@ -67,7 +67,7 @@ class DeviceSeen(Schema):
     """Driver errors of the GPU during the run (numbers of NVIDIA's Xid catalogue)."""
     uncorrected_ecc: int | None = None
     """Number of uncorrected memory errors of the GPU during the run; None if the device has no ECC."""
-    lost: Annotated[Text | None, Since(2, may_be_dropped=True)] = None
+    lost: Annotated[Text | None, Since(2, may_be_dropped=True)] = Field(default=None, examples=["GPU is lost"])
     """Error of the driver (NVML) if the GPU did not answer any more at the end of the run, such as `GPU is lost`; None
     if it answered."""
 

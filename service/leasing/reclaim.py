@@ -98,7 +98,7 @@ async def keep_sweeping(context: Context) -> None:
         nonlocal task
         try:
             await run_in_threadpool(task, context)
-        except Exception as error:
+        except Exception as error:  # a border: the next round begins with what this one could not
             # A database that is away at the start must not lose the catch-up. A study whose step fails must not keep it
             # going for ever: all other studies had their steps.
             task = task if is_outage(error) else sweep

@@ -7,6 +7,8 @@ import argparse
 import functools
 import json
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -107,8 +109,19 @@ def _no_mask(*_args: Any, **_kwargs: Any) -> None:
     sequence² elements per layer, because it cannot look into the position ids."""
 
 
-def _build(case: Case, dtype: torch.dtype = torch.float32) -> torch.nn.Module:
+@contextmanager
+def _without_masks() -> Iterator[None]:
+    """Skip the masks of all models of this process meanwhile. Models built later need theirs: those with sliding windows
+    would attend to all tokens."""
+    own = ALL_MASK_ATTENTION_FUNCTIONS["sdpa"]
     ALL_MASK_ATTENTION_FUNCTIONS.register("sdpa", _no_mask)
+    try:
+        yield
+    finally:
+        ALL_MASK_ATTENTION_FUNCTIONS.register("sdpa", own)
+
+
+def _build(case: Case, dtype: torch.dtype = torch.float32) -> torch.nn.Module:
     config = case.config()
     new_config = AutoConfig.for_model(config.pop("model_type"), **config)
     options: dict[str, Any] = {"attn_implementation": "sdpa", "dtype": dtype, "trust_remote_code": False}
@@ -142,7 +155,8 @@ def predicted(case: Case) -> dict[str, float]:
 def compare(case: Case) -> dict[str, Any]:
     """Traced and predicted GiB of one case."""
     began = time.perf_counter()
-    actual = traced(case)
+    with _without_masks():
+        actual = traced(case)
     guess = predicted(case)
     return {
         "case": asdict(case),

@@ -74,7 +74,8 @@ def of(
     """
     if spec.entry_point is not None:
         return EntryPointStep(spec, workload)
-    loss_chunk = None if config is None else config.chunk_tokens
+    # None unless the loss is computed in chunks; each knob is read by its own name here, which a test asks for.
+    loss_chunk = None if config is None or config.chunk_tokens is None else config.loss_chunk
     return CausalStep(spec, workload, context, loss_chunk)
 
 

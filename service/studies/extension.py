@@ -25,7 +25,7 @@ from shardtune.service.http.errors import Conflict, invalid, invalid_from_value_
 from shardtune.service.http.idempotent_requests import NO_KEY, IdempotencyKey
 from shardtune.service.lifecycle import advance, transitions
 from shardtune.service.planning import study_snapshot
-from shardtune.service.planning.final_steps import next_confirmation
+from shardtune.service.planning.final_steps import next_confirmation, pairs_so_far
 from shardtune.service.planning.study_snapshot import StudySnapshot
 from shardtune.service.planning.study_steps import NewValidationRun
 from shardtune.service.process.context import Context
@@ -163,7 +163,7 @@ def _raise_budget(session: Session, row: StudyRow, more: Extension, now: datetim
                 f"study {row.id} would not continue its search: {reason.sentence}; raise that limit, too",
             )
     elif row.phase is StudyPhase.DONE:
-        _add_pairs(row, more)
+        _add_pairs(row, snapshot, more)
         _check_goes_on(row, snapshot, budget, more)
     else:
         _add_to_running_pairs(row, more)
@@ -177,11 +177,11 @@ def _raise_budget(session: Session, row: StudyRow, more: Extension, now: datetim
         _return_to_search(session, row, now)
 
 
-def _add_pairs(row: StudyRow, more: Extension) -> None:
+def _add_pairs(row: StudyRow, snapshot: StudySnapshot, more: Extension) -> None:
     """Let the final comparison of a study that has ended run the added pairs.
 
     Raises:
-        Conflict: the study has no final comparison or no candidate, or its verdict is confirmed.
+        Conflict: the study has no final comparison or no candidate, or its newest comparison has confirmed one.
     """
     if row.state is StudyState.FAILED and row.final_comparison is None and row.result is not None:
         raise Conflict(
@@ -192,13 +192,12 @@ def _add_pairs(row: StudyRow, more: Extension) -> None:
         raise Conflict(
             "nothing_to_extend", f"study {row.id} has no candidate to pair with the baseline; give add_trials"
         )
-    if row.state is StudyState.COMPLETE and row.result is not None and row.result.verdict is Verdict.CONFIRMED:
+    # A confirmed answer of an earlier comparison may stay where the newest one decided nothing: pairs go on with that.
+    if row.state is StudyState.COMPLETE and row.result is not None and row.result.newest_verdict is Verdict.CONFIRMED:
         raise Conflict("nothing_to_extend", f"the verdict of study {row.id} is confirmed; more pairs would not be run")
-    comparison = row.result.final_comparison if row.result is not None else None
-    # A study that failed in a later comparison keeps the result of the earlier one, whose pairs do not count here.
-    is_of_result = comparison is not None and comparison.number == row.comparison_round
-    if comparison is not None and is_of_result and more.add_pairs is not None:
-        earlier = comparison.pairs + comparison.uneven_pairs
+    # Those already asked for may not all have run, where the study failed before.
+    if more.add_pairs is not None:
+        earlier = max(pairs_so_far(snapshot, row.final_comparison), row.final_comparison.fewest_pairs)
         row.final_comparison = replace(row.final_comparison, fewest_pairs=earlier + more.add_pairs)
 
 
@@ -225,7 +224,7 @@ def _check_goes_on(row: StudyRow, snapshot: StudySnapshot, budget: Budget, more:
         raise Conflict(
             "nothing_to_extend",
             f"add_pairs ({more.add_pairs}) would run no pair: those that ran settle the comparison of study {row.id} "
-            f"(verdict {row.result.verdict.value}); give add_trials, or clone it",
+            f"(verdict {row.result.newest_verdict.value}); give add_trials, or clone it",
         )
 
 

@@ -86,3 +86,19 @@ def test_what_is_said_of_the_kept_answer_is_true(quick_client, extended):
     assert any("was undecided" in text for text in sentences)
     with quick_client.app.state.context.db.read() as session:
         assert false_sentences(rows_of(session, study_id, study.result), sentences) == []
+
+
+def test_added_pairs_go_on_with_the_undecided_comparison(quick_client, extended):
+    worker, study_id, before, _ = extended
+    later = read(quick_client, study_id)["result"]["later_undecided"]
+    worker.behave = well
+    more = quick_client.post(f"/v1/studies/{study_id}:extend", json={"add_pairs": 17})
+    assert (more.status_code, more.json()["phase"]) == (200, "final_comparison"), more.text
+    worker.work(200)
+    result = read(quick_client, study_id)["result"]
+    assert (result["verdict"], result["later_undecided"]) == ("confirmed", None)
+    assert result["final_comparison"]["number"] > before["final_comparison"]["number"]
+    assert result["final_comparison"]["pairs"] > later["pairs"], "its first pairs count on"
+    rejected = quick_client.post(f"/v1/studies/{study_id}:extend", json={"add_pairs": 3})
+    assert (rejected.status_code, rejected.json()["code"]) == (409, "nothing_to_extend")
+    assert "is confirmed" in rejected.json()["detail"]

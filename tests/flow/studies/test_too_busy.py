@@ -319,6 +319,23 @@ def test_a_confirmed_answer_outlasts_an_extension_on_a_busy_machine(quick_client
     assert served(quick_client)["recommendation_id"] != best["recommendation_id"]
 
 
+def test_pairs_that_are_added_after_a_busy_extension_run_although_its_pairs_ended_the_test(quick_client):
+    worker, study = studied(quick_client, beside(lambda: 0.0))
+    url = f"/v1/studies/{study['study_id']}"
+    worker.behave = beside(lambda: 1.0)
+    quick_client.post(f"{url}:extend", json={"add_trials": 2}).raise_for_status()
+    worker.work(400)
+    busy = quick_client.get(url).json()["result"]
+    assert (busy["verdict"], busy["later_too_busy"]["missing_runs"]) == ("confirmed", 2)
+    worker.behave = beside(lambda: 0.0)
+    quick_client.post(f"{url}:extend", json={"add_pairs": 1}).raise_for_status()
+    worker.work(400)
+    renewed = quick_client.get(url).json()["result"]
+    compared = renewed["final_comparison"]
+    assert (renewed["verdict"], renewed["later_too_busy"], compared["pairs"]) == ("confirmed", None, 8)
+    assert compared["number"] > study["result"]["final_comparison"]["number"]
+
+
 def test_a_confirmed_answer_whose_trial_became_infeasible_does_not_stay(quick_client):
     worker, study = studied(quick_client, beside(lambda: 0.0))
     best, busy = study["result"]["best"]["trial_number"], bursts()

@@ -9,7 +9,7 @@ from datetime import datetime
 
 from sqlalchemy.orm import Session
 
-from shardtune.api_schemas.studies.budget import Budget
+from shardtune.api_schemas.studies.budget import MOST_PAIRS, Budget
 from shardtune.api_schemas.studies.reasons import StudyReasonCode
 from shardtune.api_schemas.studies.study import Study
 from shardtune.api_schemas.studies.study_changes import Extension
@@ -93,6 +93,23 @@ def why_no_trials(study: Study, more: int, now: datetime) -> str | None:
         return "the study has about as many trials as one may have"
     used_up = stopping.used_up(budget, trials, *spent)
     return used_up.sentence if used_up else None
+
+
+def takes_pairs(study: StudyRow, more: int) -> bool:
+    """Whether `more` pairs may be added to a study whose machine was too busy for a verdict, and would be run by a live
+    worker."""
+    if study.system_study is not None or study.deleted_at is not None or study.state is StudyState.CANCELLED:
+        return False
+    if study.spec.budget.max_pairs + more > MOST_PAIRS:
+        return False
+    # While an extension runs, added pairs are of the comparison that it ends with.
+    if study.state.is_open:
+        return True
+    # A later result of the study, which waits for approval, may be decided.
+    is_decided = study.state is StudyState.COMPLETE and (
+        study.result is None or study.result.newest_verdict is not Verdict.TOO_BUSY
+    )
+    return study.final_comparison is not None and study.final_comparison.needs_runs and not is_decided
 
 
 def _check_extensible(row: StudyRow, had_ended: bool) -> None:

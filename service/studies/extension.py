@@ -96,8 +96,7 @@ def why_no_trials(study: Study, more: int, now: datetime) -> str | None:
 
 
 def takes_pairs(study: StudyRow, more: int) -> bool:
-    """Whether `more` pairs may be added to a study whose machine was too busy for a verdict, and would be run by a live
-    worker."""
+    """Whether `more` pairs may be added to a study that has no verdict yet. A live worker would run them."""
     if study.system_study is not None or study.deleted_at is not None or study.state is StudyState.CANCELLED:
         return False
     if study.spec.budget.max_pairs + more > MOST_PAIRS:
@@ -105,11 +104,16 @@ def takes_pairs(study: StudyRow, more: int) -> bool:
     # While an extension runs, added pairs are of the comparison that it ends with.
     if study.state.is_open:
         return True
-    # A later result of the study, which waits for approval, may be decided.
-    is_decided = study.state is StudyState.COMPLETE and (
-        study.result is None or study.result.newest_verdict is not Verdict.TOO_BUSY
-    )
+    # A study that failed has no verdict of its newest comparison, whatever an earlier one decided.
+    verdict = study.result.newest_verdict if study.state is StudyState.COMPLETE and study.result is not None else None
+    is_decided = verdict in (Verdict.CONFIRMED, Verdict.NOT_FASTER)
     return study.final_comparison is not None and study.final_comparison.needs_runs and not is_decided
+
+
+def _instead_of_pairs(row: StudyRow) -> str:
+    """Remedy for a study that can run no more pairs."""
+    is_searched = row.reason_code == StudyReasonCode.ALL_TRIED
+    return "clone it with another space" if is_searched else "give add_trials, or clone it"
 
 
 def _check_extensible(row: StudyRow, had_ended: bool) -> None:
@@ -169,9 +173,9 @@ def _raise_budget(session: Session, row: StudyRow, more: Extension, now: datetim
         raise invalid_from_value_error("", error) from error
     if more.searches:
         if not is_searching and row.reason_code == StudyReasonCode.ALL_TRIED:
+            remedy = "give add_pairs, or clone it" if takes_pairs(row, 1) else "clone it"
             raise Conflict(
-                "nothing_to_extend",
-                f"{stopping.ALL_TRIED.text} in study {row.id}; give add_pairs, or clone it with another space",
+                "nothing_to_extend", f"{stopping.ALL_TRIED.text} in study {row.id}; {remedy} with another space"
             )
         reason = stopping.stop_reason(snapshot.history, budget, *spent_so_far)
         if reason is not None:
@@ -207,7 +211,8 @@ def _add_pairs(row: StudyRow, snapshot: StudySnapshot, more: Extension) -> None:
         )
     if row.final_comparison is None or not row.final_comparison.needs_runs:
         raise Conflict(
-            "nothing_to_extend", f"study {row.id} has no candidate to pair with the baseline; give add_trials"
+            "nothing_to_extend",
+            f"study {row.id} has no candidate to pair with the baseline; {_instead_of_pairs(row)}",
         )
     # A confirmed answer of an earlier comparison may stay where the newest one decided nothing: pairs go on with that.
     if row.state is StudyState.COMPLETE and row.result is not None and row.result.newest_verdict is Verdict.CONFIRMED:
@@ -241,7 +246,7 @@ def _check_goes_on(row: StudyRow, snapshot: StudySnapshot, budget: Budget, more:
         raise Conflict(
             "nothing_to_extend",
             f"add_pairs ({more.add_pairs}) would run no pair: those that ran settle the comparison of study {row.id} "
-            f"(verdict {row.result.newest_verdict.value}); give add_trials, or clone it",
+            f"(verdict {row.result.newest_verdict.value}); {_instead_of_pairs(row)}",
         )
 
 

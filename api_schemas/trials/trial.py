@@ -170,6 +170,9 @@ class AttemptEnd(StrEnum):
     SETUP = "setup"
     RELEASED = "released"
     """The worker returned the run without having started it. This counts neither as a failure nor as a try."""
+    PREEMPTED = "preempted"
+    """The service took the worker from the run of a retune or canary, because a user's study needed it. This counts
+    neither as a failure nor as a try."""
     CANCELLED = "cancelled"
 
 

@@ -39,7 +39,12 @@ def undecided(candidate: int = 1, details: OpenVerdict = OPEN, **changes: Any) -
 
 def check(trial: int, **changes: Any) -> WholeStepCheck:
     """Whole step of a trial that contradicts its short steps."""
-    times = {"step_time_s": 1.0, "extended_step_time_s": 1.2, "extension_error": 0.2, "is_confirmed": False}
+    times: dict[str, Any] = {
+        "step_time_s": 1.0,
+        "extended_step_time_s": 1.2,
+        "extension_error": 0.2,
+        "is_confirmed": False,
+    }
     return WholeStepCheck(trial_number=trial, accumulations=(2, 4), micro_batches=8, **(times | changes))
 
 

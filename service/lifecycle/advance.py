@@ -221,7 +221,7 @@ def _new_result(session: Session, study: StudyRow, result: StudyResult) -> Study
         numbers = (earlier.best.trial_number, earlier.baseline.trial_number)
         # Later runs may have shown that a trial does not fit, or trains something else.
         if all(_trial(session, study, number).state is TrialState.COMPLETE for number in numbers):
-            return kept_answer.kept(earlier, result)
+            result = kept_answer.kept(earlier, result)
     return keep_confirmation(earlier, result)
 
 

@@ -16,7 +16,8 @@ def stands(earlier: StudyResult, newest: StudyResult) -> bool:
 
 def kept(confirmed: StudyResult, newest: StudyResult) -> StudyResult:
     """Return the result that an earlier final comparison of a study confirmed, with the reason why the newest one
-    decided nothing. Counts of all runs of the study are those of the newest."""
+    decided nothing. Counts of all runs of the study are those of the newest, and so is a projection (prediction for a
+    larger cluster) that no busy machine distorts."""
     update: dict[str, object] = {
         "search_runs": newest.search_runs,
         "disturbed_search_runs": newest.disturbed_search_runs,
@@ -27,6 +28,9 @@ def kept(confirmed: StudyResult, newest: StudyResult) -> StudyResult:
     if compared is not None and last is not None:
         cost = {"runs": last.runs, "gpu_seconds": last.gpu_seconds}
         update["final_comparison"] = compared.model_copy(update=cost)
+    # Without an earlier one, the notes of the confirmed result say why nothing is projected.
+    if newest.too_busy is None and confirmed.projection is not None and newest.projection is not None:
+        update["projection"] = newest.projection
     return confirmed.model_copy(update=update)
 
 

@@ -87,3 +87,20 @@ def test_the_kept_answer_states_the_newest_verdict_and_the_cost_of_all_compariso
     busy = kept_answer.kept(kept, result(0, Verdict.TOO_BUSY, 5, too_busy=BUSY))
     assert (busy.later_undecided, busy.later_too_busy, busy.newest_verdict) == (None, BUSY, Verdict.TOO_BUSY)
     assert CONFIRMED.newest_verdict is Verdict.CONFIRMED
+
+
+@pytest.mark.parametrize(
+    ("newest", "earlier", "shown"),
+    [
+        (undecided(), "earlier", "newest"),
+        (undecided(), None, None),
+        (result(0, Verdict.TOO_BUSY, 3, too_busy=BUSY), "earlier", "earlier"),
+    ],
+)
+def test_an_undecided_extension_renews_the_projection_and_a_busy_one_does_not(
+    newest: StudyResult, earlier: str | None, shown: str | None
+) -> None:
+    confirmed = CONFIRMED.model_copy(update={"projection": earlier})
+    kept = kept_answer.kept(confirmed, newest.model_copy(update={"projection": "newest"}))
+    assert kept.projection == shown
+    assert kept_answer.kept(confirmed, newest).projection == earlier

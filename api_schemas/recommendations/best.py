@@ -94,7 +94,8 @@ class DecisionAction(StrEnum):
     """The recommendation is continued under another tuning target key (hash of model, workload, cluster and
     fingerprint), which the note names."""
     INCONCLUSIVE = "inconclusive"
-    """A retune (repeated measurement) was inconclusive, so the recommendation stays as it was."""
+    """A retune (repeated measurement) was inconclusive, or the new comparison of an extended study was, so the
+    recommendation stays as it was."""
     REGRESSION = "regression"
     """A canary (speed check) found the configuration slower than when it was measured."""
 

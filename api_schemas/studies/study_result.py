@@ -118,6 +118,9 @@ class StudyResult(Schema):
     later_too_busy: BusyMachine | None = None
     """Load that left the newest final comparison of an extended study without an answer, so that this result stays,
     which an earlier final comparison confirmed. None if the result is that of the newest one."""
+    later_undecided: OpenVerdict | None = None
+    """Details of the newest final comparison of an extended study if it was undecided, so that this result stays, which
+    an earlier final comparison confirmed. None if the result is that of the newest one."""
     against_defaults: tuple[AgainstDefault, ...] = ()
     """Speed of `best` compared with each documented default that was measured; `best` itself is left out."""
     final_comparison: FinalComparison | None = None
@@ -136,3 +139,11 @@ class StudyResult(Schema):
     nothing can be projected (`notes` say why)."""
     notes: tuple[str, ...] = ()
     """Notes about the result for people, such as a baseline that did not fit and was replaced."""
+
+    @property
+    def newest_verdict(self) -> Verdict:
+        """Verdict of the study's newest final comparison. It differs from `verdict` where an extended study keeps the
+        answer that an earlier comparison confirmed."""
+        if self.later_too_busy is not None:
+            return Verdict.TOO_BUSY
+        return self.verdict if self.later_undecided is None else Verdict.UNDECIDED

@@ -170,6 +170,9 @@ class AttemptEnd(StrEnum):
     SETUP = "setup"
     RELEASED = "released"
     """The worker returned the run without having started it. This counts neither as a failure nor as a try."""
+    PREEMPTED = "preempted"
+    """The service took the worker from the run of a retune or canary, because a user's study needed it. This counts
+    neither as a failure nor as a try."""
     CANCELLED = "cancelled"
 
 
@@ -249,7 +252,8 @@ class Rejection(Schema):
     config: TrialConfig
     needed_gib: float
     """Memory in GiB that one rank would need at least, with a probability of 99 %. It is calculated from the prediction
-    and from the errors of earlier predictions on this fingerprint (hardware and software)."""
+    and from the errors of earlier predictions on this fingerprint (hardware and software). If offloading needs too much
+    host memory, the memory that all ranks of a node would need of it; `reason` says so."""
     available_gib: float
     reason: str
     """Description of the configuration, then the memory that it needs and the largest terms of it."""

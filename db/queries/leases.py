@@ -244,14 +244,17 @@ def attempt_of(session: Session, run_id: str, attempt: int) -> AttemptRow | None
     ).one_or_none()
 
 
-def releases(session: Session, study_id: str, worker_session: str) -> Sequence[AttemptRow]:
-    """Return the attempts at a study's runs that a worker session did not execute to their end, because the run was
-    given back; newest first."""
-    of_session = (AttemptRow.worker_session == worker_session, AttemptRow.end == AttemptEnd.RELEASED)
-    query = select(AttemptRow).join(RunRow, RunRow.id == AttemptRow.run_id)
+def newest_preemption(session: Session, study_id: str, worker_session: str) -> datetime | None:
+    """Return the time at which a worker session was last taken from a run of a study for a user's study; None if it was
+    not."""
+    query = select(func.max(AttemptRow.finished_at)).join(RunRow, RunRow.id == AttemptRow.run_id)
     return session.scalars(
-        query.where(RunRow.study_id == study_id, *of_session).order_by(AttemptRow.finished_at.desc())
-    ).all()
+        query.where(
+            RunRow.study_id == study_id,
+            AttemptRow.worker_session == worker_session,
+            AttemptRow.end == AttemptEnd.PREEMPTED,
+        )
+    ).one()
 
 
 def has_ended_users_run(session: Session, worker_session: str, since: datetime) -> bool:

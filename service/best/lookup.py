@@ -10,7 +10,6 @@ from shardtune.api_schemas.machines.fingerprints import Freshness
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.recommendations.best import BestConfig, ConfidenceLevel, Difference
 from shardtune.api_schemas.recommendations.tuning_targets import TuningTarget, differing_fields
-from shardtune.api_schemas.studies.study_result import Verdict
 from shardtune.api_schemas.training.models import ModelSpec
 from shardtune.api_schemas.training.native_dtypes import decide
 from shardtune.api_schemas.training.workload import PRECISIONS, WorkloadRequest
@@ -19,8 +18,9 @@ from shardtune.db.queries.recommendations import proposals
 from shardtune.db.tables.best import TuningTargetRow
 from shardtune.service.best import local_clusters, pending_approval, projected_answers, target_distance
 from shardtune.service.best.best_config import best_config_of, is_too_busy
+from shardtune.service.best.busy_answers import reject_too_busy
 from shardtune.service.http import etags
-from shardtune.service.http.errors import Conflict, NotFound
+from shardtune.service.http.errors import NotFound
 from shardtune.service.hub import named_models
 from shardtune.service.process.context import Context
 from shardtune.service.recommendations.decisions import target_tag as tag_of_case
@@ -48,30 +48,8 @@ def find_by_key(
             raise pending_approval.awaits_approval(
                 proposals.newest_proposal(session, row.project_id, row.target_key) if row else None
             ) or unknown_target(target_key)
-        return reject_too_busy(best_config_of(row, (), context.now(), target_key), lowest)
-
-
-def reject_too_busy(best_config: BestConfig, lowest: ConfidenceLevel) -> BestConfig:
-    """Return a recommendation, unless its machine was too busy for an answer and the request asks for more than low
-    confidence.
-
-    Raises:
-        Conflict: the machine was too busy, and `lowest` (minimum confidence) is not low.
-    """
-    if best_config.verdict is not Verdict.TOO_BUSY or lowest is ConfidenceLevel.LOW:
-        return best_config
-    raise Conflict(
-        "too_busy",
-        f"study {best_config.study_id} of this tuning target could not answer, because its machine was too busy; "
-        f"{_remedy(best_config)}, or accept its recommendation with lowest_confidence=low",
-    )
-
-
-def _remedy(best_config: BestConfig) -> str:
-    # Where the search was disturbed, more pairs of the candidates that it chose decide nothing.
-    if best_config.too_busy is not None and best_config.too_busy.rests_on == "search":
-        return "run the study again on a quiet machine (:clone, wait_for_quiet_s)"
-    return "extend the study on a quiet machine (add_pairs, wait_for_quiet_s)"
+        best_config = best_config_of(row, (), context.now(), target_key)
+    return reject_too_busy(context, best_config, lowest)
 
 
 def find_by_target(
@@ -109,7 +87,7 @@ def find_by_target(
         # Looked up only to tell the sender what a wider question would give.
         wider = find_in_session(context, session, project_id, cases[0], ConfidenceLevel.LOW) if is_unknown else None
     if best_config is not None:
-        return reject_too_busy(best_config, lowest)
+        return reject_too_busy(context, best_config, lowest)
     raise pending_approval.awaits_approval(proposed) or _no_recommendation(
         cases[0], None if is_exact else lowest, wider
     )

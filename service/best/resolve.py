@@ -8,6 +8,7 @@ from shardtune.api_schemas.studies.study_state import StudyState
 from shardtune.db.queries import best
 from shardtune.db.queries.recommendations import study_recommendations
 from shardtune.service.best import lookup, pending_approval
+from shardtune.service.best.busy_answers import reject_too_busy
 from shardtune.service.http.errors import Conflict, Invalid, NotFound, invalid
 from shardtune.service.http.idempotent_requests import NO_KEY, IdempotencyKey
 from shardtune.service.hub import named_models
@@ -92,7 +93,7 @@ def _resolve_with_worker(
         )
     if best_config is not None:
         # Rejected, not measured again: a platform that keeps asking would start one study after the other.
-        lookup.reject_too_busy(best_config, request.lowest_confidence)
+        reject_too_busy(context, best_config, request.lowest_confidence)
         return _store_answer(context, idempotency, Resolved(best=best_config), 200)
     if awaits_approval is not None:
         raise awaits_approval

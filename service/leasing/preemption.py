@@ -4,17 +4,19 @@ from datetime import datetime
 
 from sqlalchemy.orm import Session
 
+from shardtune.api_schemas.notifications.events import EventType
 from shardtune.api_schemas.studies.study_state import StudyPurpose
-from shardtune.db.queries import leases, studies, workers
+from shardtune.db.queries import events, leases, studies, workers
+from shardtune.db.tables.studies import StudyRow
 from shardtune.db.tables.trials import RunRow
 from shardtune.db.tables.workers import WorkerRow
 from shardtune.service.access import quotas
-from shardtune.service.lifecycle.expiry import end_lost_attempt, end_message
+from shardtune.service.lifecycle.expiry import end_lost_attempt
 from shardtune.service.process.context import Context
 from shardtune.service.workers import compatibility
 from shardtune.service.workers.reservations import find_reservations
 
-_CAUSE = "a study wants its worker"
+_RESUMED = (EventType.STUDY_RESUMED,)
 
 
 def preempt_if_needed(context: Context, run_id: str, worker_session: str) -> None:
@@ -29,13 +31,13 @@ def preempt_if_needed(context: Context, run_id: str, worker_session: str) -> Non
         if study is None or study.purpose == StudyPurpose.USER or not _is_needed_by_user(context, session, worker, run):
             return
     # Decided on an unlocked read; `end_lost_attempt` checks under the lock that the run is still this session's.
-    # A release, not a loss: the end counts as nobody's fault and takes no attempt from the run.
+    # A preemption, not a loss: the end counts as nobody's fault and takes no attempt from the run.
     end_lost_attempt(
         context,
         run_id,
         lambda locked_row: _is_leased_to(locked_row, worker_session),
-        _CAUSE,
-        is_release=True,
+        "a study wants its worker",
+        is_preemption=True,
     )
 
 
@@ -60,13 +62,20 @@ def _is_needed_by_user(context: Context, session: Session, worker: WorkerRow, ru
     # the worker that began its comparison block does something else.
     in_vain_at = _taken_in_vain_at(session, run) if wanting else None
     if in_vain_at is not None:
-        wanting = [study for study in wanting if study.started_at is None or study.started_at > in_vain_at]
+        wanting = [study for study in wanting if _wants_runs_since(session, study) > in_vain_at]
     reserved = find_reservations(context, session, wanting, worker).by_other_workers
     return any(
         study.id not in reserved
         and not quotas.is_exhausted(session, study.project_id, study.project.quotas, context.now())
         for study in wanting
     )
+
+
+def _wants_runs_since(session: Session, study: StudyRow) -> datetime:
+    """Time since which a running study may get runs: its start, or the last end of a pause, or its last extension if
+    that reopened it."""
+    resumed = events.newest(session, study.id, _RESUMED, 1)
+    return resumed[0].created_at if resumed else study.started_at or study.created_at
 
 
 def _taken_in_vain_at(session: Session, run: RunRow) -> datetime | None:
@@ -76,14 +85,7 @@ def _taken_in_vain_at(session: Session, run: RunRow) -> datetime | None:
     # Only its request for work shows that a worker may not have a run: because it must end too soon, its release does
     # not know the run, or its host is busy. Until another study begins, the next request would have the same result.
     worker_session = run.worker_session or ""
-    taken_at = next(
-        (
-            attempt.finished_at
-            for attempt in leases.releases(session, run.study_id, worker_session)
-            if attempt.failure is not None and attempt.failure.message == end_message(_CAUSE)
-        ),
-        None,
-    )
+    taken_at = leases.newest_preemption(session, run.study_id, worker_session)
     if taken_at is None or leases.has_ended_users_run(session, worker_session, taken_at):
         return None
     return taken_at

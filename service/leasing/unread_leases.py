@@ -8,9 +8,9 @@ import logging
 from sqlalchemy.orm import Session
 
 from shardtune.api_schemas.trials.leases import ReportAnswer, UnreadableLease
-from shardtune.api_schemas.trials.trial import TrialState
+from shardtune.api_schemas.trials.trial import AttemptEnd, TrialState
 from shardtune.db.queries import leases, workers
-from shardtune.db.tables.trials import RunRow
+from shardtune.db.tables.trials import AttemptRow, RunRow
 from shardtune.service.http.errors import Conflict, NotFound
 from shardtune.service.leasing import renew_and_report
 from shardtune.service.lifecycle import expiry
@@ -48,11 +48,16 @@ def take_back_unreadable(context: Context, run_id: str, message: UnreadableLease
         return ReportAnswer(applied=True)
     with context.db.read() as session:
         attempt = leases.attempt_of(session, run_id, message.attempt)
-    failure = attempt.failure if attempt is not None and attempt.worker_session == message.session else None
-    if failure is not None and failure.message == expiry.end_message(cause):
+    if attempt is not None and attempt.worker_session == message.session and _was_taken_back(attempt):
         return ReportAnswer(applied=False)
     reason = renew_and_report.why_lost(attempt, message.session)
     raise Conflict("lease_lost", f"attempt ({message.attempt}) of {run_id}: {reason}; nothing was changed")
+
+
+def _was_taken_back(attempt: AttemptRow) -> bool:
+    """Whether the worker of an attempt could not read its lease, and said so before."""
+    # Released without a report: a worker that returns a run reports that.
+    return attempt.end is AttemptEnd.RELEASED and attempt.report_key is None
 
 
 def take_back_unread(context: Context, run: RunRow) -> bool:

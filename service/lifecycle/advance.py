@@ -11,7 +11,7 @@ from typing import assert_never
 from sqlalchemy.orm import Session
 
 from shardtune.api_schemas.studies.reasons import StudyReason, StudyReasonCode
-from shardtune.api_schemas.studies.study_result import StudyResult, Verdict
+from shardtune.api_schemas.studies.study_result import StudyResult
 from shardtune.api_schemas.studies.study_state import StudyPhase, StudyPurpose, StudyState
 from shardtune.api_schemas.studies.system_studies import SystemStudyKind
 from shardtune.api_schemas.trials.trial import RunPurpose, TrialState
@@ -44,7 +44,7 @@ from shardtune.tuner.history import Observation
 from shardtune.tuner.prediction.calibration import NO_CALIBRATIONS
 from shardtune.tuner.projection.target_rehearsals import RehearsalRun
 from shardtune.tuner.search import stopping
-from shardtune.tuner.verdict import too_busy
+from shardtune.tuner.verdict import kept_answer
 from shardtune.tuner.verdict.recipes.comparison import RecipeObservation
 from shardtune.tuner.verdict.resume_check import ResumeRun
 
@@ -214,14 +214,14 @@ def _trial(session: Session, study: StudyRow, number: int) -> TrialRow:
 
 def _new_result(session: Session, study: StudyRow, result: StudyResult) -> StudyResult:
     """Result of a study whose final comparison has ended with `result`. A confirmed result of an earlier comparison
-    stays where the machine was too busy to answer in this one, as long as its trials are still feasible.
+    stays where this one decided nothing, as long as its trials are still feasible.
     """
     earlier = study.result
-    if earlier is not None and earlier.verdict is Verdict.CONFIRMED and result.too_busy is not None:
+    if earlier is not None and kept_answer.stands(earlier, result):
         numbers = (earlier.best.trial_number, earlier.baseline.trial_number)
         # Later runs may have shown that a trial does not fit, or trains something else.
         if all(_trial(session, study, number).state is TrialState.COMPLETE for number in numbers):
-            return too_busy.kept(earlier, result)
+            result = kept_answer.kept(earlier, result)
     return keep_confirmation(earlier, result)
 
 

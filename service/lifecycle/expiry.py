@@ -33,23 +33,20 @@ def _end_expired(context: Context, run: RunRow) -> bool:
     return end_lost_attempt(context, run.id, lambda row: _is_expired(context, row), reason)
 
 
-def end_message(reason: str) -> str:
-    """Message of the failure that is stored with an attempt when the service ends it."""
-    return f"the attempt ended because {reason}"[:4000]
-
-
 def end_lost_attempt(
     context: Context,
     run_id: str,
     condition: Callable[[RunRow], bool],
     reason: str,
     is_release: bool = False,
+    is_preemption: bool = False,
     after_end: Callable[[Session, LockedRun], None] = lambda _session, _locked_run: None,
 ) -> bool:
     """End the current attempt at a run as `worker_lost` if `condition` is true for the run while it is locked;
     returns whether the attempt was ended.
 
-    With `is_release`, the attempt ends as if the worker had returned the run, which does not count as a fault.
+    With `is_release`, the attempt ends as if the worker had returned the run, which does not count as a fault; with
+    `is_preemption`, as one whose worker a user's study needed.
     `after_end` makes further changes in the same transaction.
     """
     with context.db.write() as session:
@@ -60,8 +57,9 @@ def end_lost_attempt(
             return False
         ended = JudgedEnd(
             gpu_seconds=charges.until_silence(locked_run.study, run, context.settings.lease_s),
-            failure=Failure(kind=FailureKind.WORKER_LOST, message=end_message(reason)),
+            failure=Failure(kind=FailureKind.WORKER_LOST, message=f"the attempt ended because {reason}"[:4000]),
             is_release=is_release,
+            is_preemption=is_preemption,
         )
         outcomes.apply_end(session, locked_run, ended, context.now())
         after_end(session, locked_run)

@@ -40,8 +40,10 @@ to runs that count the sizes and FLOPs of a study's model.
 # A run that never ends the same way twice would otherwise be retried forever.
 _MAX_TRIES = 4
 """Maximum number of attempts at one run, whatever ended them."""
+_GIVEN_BACK = (AttemptEnd.RELEASED, AttemptEnd.PREEMPTED)
+"""Ends of attempts whose run was given back without a fault of the configuration or the platform."""
 _MAX_RELEASES = 50
-"""Maximum number of times that workers may return one run without executing it. Restarts and preemptions of honest
+"""Maximum number of times that one run may be given back without having been executed. Restarts and preemptions of honest
 workers come minutes apart; a worker that returned every run at once caused 150 attempts in 19 s.
 """
 
@@ -60,12 +62,15 @@ class JudgedEnd:
     diagnosis: Diagnosis | None = None
     failure: Failure | None = None
     is_release: bool = False
+    is_preemption: bool = False
     log_tail: str | None = None
     report_key: str | None = None
 
     @property
     def end(self) -> AttemptEnd:
         """Value of the column that stores how an attempt ended."""
+        if self.is_preemption:
+            return AttemptEnd.PREEMPTED
         if self.is_release:
             return AttemptEnd.RELEASED
         return AttemptEnd(self.failure.kind) if self.failure else AttemptEnd.COMPLETE
@@ -91,9 +96,10 @@ def next_state(
         # Near the limit one failure does not prove that the configuration does not fit (memory_gate.near_the_edge).
         is_first = ended.end not in earlier
         return TrialState.WAITING if might_fit and is_first else TrialState.INFEASIBLE
-    if ended.is_release:
+    if ended.end in _GIVEN_BACK:
         # A release is nobody's fault: the run waits again. But a worker could take and return it for ever.
-        return TrialState.WAITING if earlier.count(AttemptEnd.RELEASED) + 1 < _MAX_RELEASES else TrialState.FAILED
+        releases = sum(end in _GIVEN_BACK for end in earlier)
+        return TrialState.WAITING if releases + 1 < _MAX_RELEASES else TrialState.FAILED
     if purpose == RunPurpose.MODEL_SUMMARY and failure.kind is FailureKind.CRASH:
         # Building on the meta device is deterministic: a second attempt would crash alike.
         return TrialState.FAILED
@@ -106,7 +112,7 @@ def next_state(
         else _MAX_EQUAL_ENDS
     )
     # Releases and disturbances say nothing about the configuration or the platform, so they use up no try.
-    tries = [end for end in earlier if end not in (AttemptEnd.RELEASED, AttemptEnd.DISTURBED)]
+    tries = [end for end in earlier if end not in (*_GIVEN_BACK, AttemptEnd.DISTURBED)]
     is_final = sum(end == ended.end for end in tries) + 1 >= max_equal_ends or len(tries) + 1 >= _MAX_TRIES
     return TrialState.FAILED if is_final else TrialState.WAITING
 

@@ -27,18 +27,27 @@ def next_confirmation(snapshot: StudySnapshot, finalists: Finalists) -> Step:
         return Wait()
     if not finalists.needs_runs:
         return _finish(snapshot, finalists, ranking.result_of_baseline(snapshot.history, finalists))
-    searched = ranking.search_speeds(snapshot.history)
-    ranking_state = final_comparison.ranking_state(
+    ranking_state = _ranking_state(snapshot, finalists)
+    if ranking_state.next is not None:
+        return validation_run(snapshot, ranking_state.next, ranking.search_speeds(snapshot.history))
+    return _finish(snapshot, finalists, result_of(snapshot, finalists, ranking_state))
+
+
+def pairs_so_far(snapshot: StudySnapshot, finalists: Finalists) -> int:
+    """Number of pairs that the present final comparison of a study has run, with those that were left out."""
+    ranking_state = _ranking_state(snapshot, finalists)
+    return len(ranking_state.pairs) + len(ranking_state.uneven_pairs)
+
+
+def _ranking_state(snapshot: StudySnapshot, finalists: Finalists) -> final_comparison.RankingState:
+    return final_comparison.ranking_state(
         finalists,
-        searched,
+        ranking.search_speeds(snapshot.history),
         snapshot.validation_runs,
         snapshot.spec.budget.max_pairs,
         snapshot.study_id,
         disturbed_searches=ranking.disturbed_searches(snapshot.history),
     )
-    if ranking_state.next is not None:
-        return validation_run(snapshot, ranking_state.next, searched)
-    return _finish(snapshot, finalists, result_of(snapshot, finalists, ranking_state))
 
 
 def _finish(snapshot: StudySnapshot, finalists: Finalists, result: StudyResult) -> Step:

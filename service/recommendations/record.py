@@ -85,15 +85,16 @@ def record_result(context: Context, session: Session, study: StudyRow, now: date
 
 
 def _is_kept(session: Session, row: TuningTargetRow, study: StudyRow, now: datetime) -> bool:
-    """Whether an extended study keeps its earlier confirmed result because the machine was too busy to compare again.
+    """Whether an extended study keeps its earlier confirmed result because its newest final comparison decided nothing.
     The recommendation of that result then stays as it is, and the history says why.
     """
-    if study.result is None or study.result.later_too_busy is None:
+    if study.result is None or study.result.newest_verdict is study.result.verdict:
         return False
     recommendation = study_recommendations.newest_of_study(session, study.id)
     if recommendation is None:
         return False
-    reason = "extended, and the machine was too busy to compare again"
+    is_busy = study.result.newest_verdict is Verdict.TOO_BUSY
+    reason = f"extended, and {'the machine was too busy to compare again' if is_busy else 'the new comparison was undecided'}"
     record_decision(session, row, recommendation, DecisionAction.INCONCLUSIVE, SERVICE, reason, now)
     row.version += 1
     return True

@@ -9,7 +9,7 @@ from datetime import datetime
 
 from sqlalchemy.orm import Session
 
-from shardtune.api_schemas.studies.budget import Budget
+from shardtune.api_schemas.studies.budget import MOST_PAIRS, Budget
 from shardtune.api_schemas.studies.reasons import StudyReasonCode
 from shardtune.api_schemas.studies.study import Study
 from shardtune.api_schemas.studies.study_changes import Extension
@@ -25,7 +25,7 @@ from shardtune.service.http.errors import Conflict, invalid, invalid_from_value_
 from shardtune.service.http.idempotent_requests import NO_KEY, IdempotencyKey
 from shardtune.service.lifecycle import advance, transitions
 from shardtune.service.planning import study_snapshot
-from shardtune.service.planning.final_steps import next_confirmation
+from shardtune.service.planning.final_steps import next_confirmation, pairs_so_far
 from shardtune.service.planning.study_snapshot import StudySnapshot
 from shardtune.service.planning.study_steps import NewValidationRun
 from shardtune.service.process.context import Context
@@ -95,6 +95,27 @@ def why_no_trials(study: Study, more: int, now: datetime) -> str | None:
     return used_up.sentence if used_up else None
 
 
+def takes_pairs(study: StudyRow, more: int) -> bool:
+    """Whether `more` pairs may be added to a study that has no verdict yet. A live worker would run them."""
+    if study.system_study is not None or study.deleted_at is not None or study.state is StudyState.CANCELLED:
+        return False
+    if study.spec.budget.max_pairs + more > MOST_PAIRS:
+        return False
+    # While an extension runs, added pairs are of the comparison that it ends with.
+    if study.state.is_open:
+        return True
+    # A study that failed has no verdict of its newest comparison, whatever an earlier one decided.
+    verdict = study.result.newest_verdict if study.state is StudyState.COMPLETE and study.result is not None else None
+    is_decided = verdict in (Verdict.CONFIRMED, Verdict.NOT_FASTER)
+    return study.final_comparison is not None and study.final_comparison.needs_runs and not is_decided
+
+
+def _instead_of_pairs(row: StudyRow) -> str:
+    """Remedy for a study that can run no more pairs."""
+    is_searched = row.reason_code == StudyReasonCode.ALL_TRIED
+    return "clone it with another space" if is_searched else "give add_trials, or clone it"
+
+
 def _check_extensible(row: StudyRow, had_ended: bool) -> None:
     if row.system_study is not None:
         # Its retune is decided by the study's result; nothing would read a later one.
@@ -152,9 +173,9 @@ def _raise_budget(session: Session, row: StudyRow, more: Extension, now: datetim
         raise invalid_from_value_error("", error) from error
     if more.searches:
         if not is_searching and row.reason_code == StudyReasonCode.ALL_TRIED:
+            remedy = "give add_pairs, or clone it" if takes_pairs(row, 1) else "clone it"
             raise Conflict(
-                "nothing_to_extend",
-                f"{stopping.ALL_TRIED.text} in study {row.id}; give add_pairs, or clone it with another space",
+                "nothing_to_extend", f"{stopping.ALL_TRIED.text} in study {row.id}; {remedy} with another space"
             )
         reason = stopping.stop_reason(snapshot.history, budget, *spent_so_far)
         if reason is not None:
@@ -163,7 +184,7 @@ def _raise_budget(session: Session, row: StudyRow, more: Extension, now: datetim
                 f"study {row.id} would not continue its search: {reason.sentence}; raise that limit, too",
             )
     elif row.phase is StudyPhase.DONE:
-        _add_pairs(row, more)
+        _add_pairs(row, snapshot, more)
         _check_goes_on(row, snapshot, budget, more)
     else:
         _add_to_running_pairs(row, more)
@@ -177,11 +198,11 @@ def _raise_budget(session: Session, row: StudyRow, more: Extension, now: datetim
         _return_to_search(session, row, now)
 
 
-def _add_pairs(row: StudyRow, more: Extension) -> None:
+def _add_pairs(row: StudyRow, snapshot: StudySnapshot, more: Extension) -> None:
     """Let the final comparison of a study that has ended run the added pairs.
 
     Raises:
-        Conflict: the study has no final comparison or no candidate, or its verdict is confirmed.
+        Conflict: the study has no final comparison or no candidate, or its newest comparison has confirmed one.
     """
     if row.state is StudyState.FAILED and row.final_comparison is None and row.result is not None:
         raise Conflict(
@@ -190,15 +211,15 @@ def _add_pairs(row: StudyRow, more: Extension) -> None:
         )
     if row.final_comparison is None or not row.final_comparison.needs_runs:
         raise Conflict(
-            "nothing_to_extend", f"study {row.id} has no candidate to pair with the baseline; give add_trials"
+            "nothing_to_extend",
+            f"study {row.id} has no candidate to pair with the baseline; {_instead_of_pairs(row)}",
         )
-    if row.state is StudyState.COMPLETE and row.result is not None and row.result.verdict is Verdict.CONFIRMED:
+    # A confirmed answer of an earlier comparison may stay where the newest one decided nothing: pairs go on with that.
+    if row.state is StudyState.COMPLETE and row.result is not None and row.result.newest_verdict is Verdict.CONFIRMED:
         raise Conflict("nothing_to_extend", f"the verdict of study {row.id} is confirmed; more pairs would not be run")
-    comparison = row.result.final_comparison if row.result is not None else None
-    # A study that failed in a later comparison keeps the result of the earlier one, whose pairs do not count here.
-    is_of_result = comparison is not None and comparison.number == row.comparison_round
-    if comparison is not None and is_of_result and more.add_pairs is not None:
-        earlier = comparison.pairs + comparison.uneven_pairs
+    # Those already asked for may not all have run, where the study failed before.
+    if more.add_pairs is not None:
+        earlier = max(pairs_so_far(snapshot, row.final_comparison), row.final_comparison.fewest_pairs)
         row.final_comparison = replace(row.final_comparison, fewest_pairs=earlier + more.add_pairs)
 
 
@@ -225,7 +246,7 @@ def _check_goes_on(row: StudyRow, snapshot: StudySnapshot, budget: Budget, more:
         raise Conflict(
             "nothing_to_extend",
             f"add_pairs ({more.add_pairs}) would run no pair: those that ran settle the comparison of study {row.id} "
-            f"(verdict {row.result.verdict.value}); give add_trials, or clone it",
+            f"(verdict {row.result.newest_verdict.value}); {_instead_of_pairs(row)}",
         )
 
 

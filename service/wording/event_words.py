@@ -27,6 +27,7 @@ _ENDS = {
     # The cause follows: other programs, or a GPU whose clocks were lowered.
     AttemptEnd.DISTURBED: "discarded, because it was disturbed; it runs again",
     AttemptEnd.RELEASED: "returned by its worker; it runs again",
+    AttemptEnd.PREEMPTED: "ended, because a user's study needs the worker; it runs again",
     AttemptEnd.WORKER_LOST: "lost with its worker; it runs again",
     AttemptEnd.CANCELLED: "cancelled",
 }

@@ -12,6 +12,7 @@ from shardtune.api_schemas.trials.measurements import Measurement
 from shardtune.api_schemas.trials.resume_check import ResumeCheck, ResumeOutcome
 from shardtune.service.wording import study_words
 from shardtune.service.wording.answers import disturbances
+from shardtune.service.wording.answers.kept_answer import kept_answer
 from shardtune.service.wording.answers.trust_line import Trust, part_of
 from shardtune.service.wording.backend_words import backend_name
 from shardtune.service.wording.result_runs import ResultRuns
@@ -44,7 +45,7 @@ def trust(study: Study, stored: ResultRuns) -> tuple[Trust, ...]:
         *_wide_interval(result),
         *_undecided(result),
         *disturbances.too_busy(result),
-        *disturbances.kept_result(result),
+        *kept_answer(result),
         *disturbances.uneven_pairs(result),
         *_other_candidates(result, stored),
         *disturbances.disturbed_runs(result, stored),

@@ -93,7 +93,16 @@ def _compares_with_sentence(node: ast.AST) -> bool:
     literal = any(
         isinstance(side, ast.Constant) and isinstance(side.value, str) and " " in side.value for side in sides
     )
-    return literal and any(_holds_sentence(side) for side in sides)
+    return (literal or any(map(_makes_sentence, sides))) and any(_holds_sentence(side) for side in sides)
+
+
+def _makes_sentence(node: ast.expr) -> bool:
+    """Whether a value comes from a function that is named for the sentence that it makes, such as `end_message`."""
+    match node:
+        case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)):
+            return name.rpartition("_")[2] in SENTENCES
+        case _:
+            return False
 
 
 def _holds_sentence(node: ast.expr) -> bool:
@@ -124,6 +133,7 @@ def _is_message(node: ast.expr) -> bool:
         "'no other backend' in note",
         "detail.lower() not in reason",
         "reason == 'nothing fits'",
+        "failure.message == expiry.end_message(cause)",
     ],
 )
 def test_a_planted_decision_by_a_sentence_is_found(code: str) -> None:

@@ -57,7 +57,7 @@ def _is_word(node: ast.expr) -> bool:
 
 
 def test_an_attempt_can_end_by_every_kind_of_failure():
-    own = {AttemptEnd.COMPLETE, AttemptEnd.RELEASED, AttemptEnd.CANCELLED}
+    own = {AttemptEnd.COMPLETE, AttemptEnd.RELEASED, AttemptEnd.PREEMPTED, AttemptEnd.CANCELLED}
     assert {end.value for end in set(AttemptEnd) - own} == {kind.value for kind in FailureKind}
 
 

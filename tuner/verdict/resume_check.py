@@ -104,8 +104,8 @@ def notes_of_projected(spec: StudySpec, runs: Sequence[ResumeRun], projected: in
     if projected == recommended or projected in passed or not spec.budget.resume_check:
         return ()
     return (
-        f"trial {projected} was never checked to resume from its checkpoint, as trial {recommended} is the recommended "
-        "one here: save and resume a short training before a long one",
+        f"trial {projected} was never checked to resume from its checkpoint, as only the trial that is recommended here "
+        "is: save and resume a short training before a long one",
     )
 
 

@@ -10,7 +10,8 @@ equal steady load a paired comparison is still evidence. Any other pair is uneve
   instead of `undecided`: what is faster beside other programs may be slower alone.
 - `not_faster`, and any verdict without a pair, also rest on the search. They become `too_busy` where most runs of the
   search are uneven beside the baseline's search run.
-- After an extension, `too_busy` says nothing against what an earlier final comparison confirmed: that result stays.
+- After an extension, `too_busy` says nothing against what an earlier final comparison confirmed: that result stays
+  (`tuner.verdict.kept_answer`).
 
 The rule reads circumstances, never speeds, and treats both runs of a pair alike. So the sign of an even pair of equal
 configurations is still a fair coin, and the error of `tuner.verdict.paired_test` does not change.
@@ -63,21 +64,6 @@ def checked(
     if busy is None:
         return result
     return result.model_copy(update={"verdict": Verdict.TOO_BUSY, "too_busy": busy, "undecided": None})
-
-
-def kept(confirmed: StudyResult, busy: StudyResult) -> StudyResult:
-    """Return the result that an earlier final comparison of a study confirmed, which stays because the machine was too
-    busy to answer in its newest one. Counts of all runs of the study are those of the newest."""
-    update: dict[str, object] = {
-        "search_runs": busy.search_runs,
-        "disturbed_search_runs": busy.disturbed_search_runs,
-        "later_too_busy": busy.too_busy,
-    }
-    compared, newest = confirmed.final_comparison, busy.final_comparison
-    if compared is not None and newest is not None:
-        cost = {"runs": newest.runs, "gpu_seconds": newest.gpu_seconds}
-        update["final_comparison"] = compared.model_copy(update=cost)
-    return confirmed.model_copy(update=update)
 
 
 def blocks_verdict(even: int, uneven: int) -> bool:

@@ -23,6 +23,7 @@ from shardtune.service.pages.views.study_sections import search_charts
 from shardtune.service.pages.views.study_sections.failures import (
     Setback,
     failure_kinds,
+    lacks_host_memory,
     least_needed_gib,
     rejections,
     setbacks,
@@ -113,7 +114,8 @@ def study_page(session: Session, row: StudyRow, chosen: TrialFilter, page: Page,
     tone, sentence = words.verdict(study, why)
     kinds = failure_kinds(session, row.id)
     rejected = rejections(session, study)
-    failure = no_answer(study, [kind for kind, _ in kinds], limit, least_needed_gib(rejected, limit))
+    needed, is_host_short = least_needed_gib(rejected, limit), lacks_host_memory(rejected, limit)
+    failure = no_answer(study, [kind for kind, _ in kinds], limit, needed, is_host_short)
     recommended = of_study(session, row.id)
     fresh = freshness.of(
         study, offered_hardware.machines(session, row.project_id), recommended.stale_fields if recommended else ()

@@ -77,7 +77,12 @@ ORIGINS = {
     "challenger": "a challenger",
     "sampler": "chosen by the search",
 }
-ENDS = FAILURES | {"complete": "complete", "released": "returned by its worker", "cancelled": "cancelled"}
+ENDS = FAILURES | {
+    "complete": "complete",
+    "released": "returned by its worker",
+    "preempted": "ended for a user's study",
+    "cancelled": "cancelled",
+}
 
 
 def cluster_memory(value: Cluster) -> str:

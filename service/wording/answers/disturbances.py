@@ -27,18 +27,6 @@ def too_busy(result: StudyResult) -> list[Trust]:
     return [Trust("bad", busy.describe(), busy_cause(busy), TOO_BUSY)] if busy is not None else []
 
 
-def kept_result(result: StudyResult) -> list[Trust]:
-    """Return the reason why an extended study still has the answer of an earlier final comparison, as a list; empty if
-    its answer is that of the newest one."""
-    busy = result.later_too_busy
-    if busy is None:
-        return []
-    kind = "runs in pairs" if busy.rests_on == "pairs" else "search runs"
-    brief = "the machine was too busy to compare again after the study was extended, so its confirmed answer stays"
-    text = f"{brief}: {busy.disturbed_runs} of {busy.runs} {kind} were disturbed; a new study on a quiet machine may find a faster one"
-    return [Trust("warn", text, brief)]
-
-
 def uneven_pairs(result: StudyResult) -> list[Trust]:
     """Return remarks about disturbed pairs of runs: how many were left out, because other programs left the two runs
     unequal numbers of cores, and how many runs count although other programs disturbed them."""

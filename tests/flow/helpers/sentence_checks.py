@@ -152,6 +152,14 @@ def _kept(rows: Rows, found: re.Match[str]) -> bool:
     return is_after and verdict is Verdict.CONFIRMED and stated == (busy.disturbed_runs, busy.runs)
 
 
+def _kept_undecided(rows: Rows, found: re.Match[str]) -> bool:
+    later, verdict = rows.result.later_undecided, rows.result.verdict
+    runs = [run for run in rows.runs if run.purpose == RunPurpose.VALIDATION and run.comparison_round > rows.round]
+    stated = (int(found["won"] or 0), int(found["count"] or 0))
+    is_after = 2 * stated[1] <= len(runs)
+    return is_after and verdict is Verdict.CONFIRMED and stated == (later.won_pairs, later.pairs)
+
+
 def _left_out(rows: Rows, found: re.Match[str]) -> bool:
     return int(found["count"]) <= len(rows.pairs(is_even=False))
 
@@ -328,6 +336,8 @@ _CHECKS: dict[str, Callable[[Rows, re.Match[str]], bool]] = {
     r"quiet machine": _too_busy,
     r"the machine was too busy to compare again after the study was extended, so its confirmed answer stays: "
     r"(?P<disturbed>\d+) of (?P<count>\d+) (?P<kind>runs in pairs|search runs) were disturbed; .*": _kept,
+    r"the new comparison after the study was extended was undecided, so its confirmed answer stays: "
+    r"(no pair of its candidate and the baseline was completed|its candidate won (?P<won>\d+) of (?P<count>\d+) pairs?)": _kept_undecided,
     r"in the (middle pair|two middle pairs, on average): (?P<one>[\d,.]+) against the baseline's (?P<other>[\d,.]+) tokens/s/GPU, "
     r"which is (?P<ratio>[\d.]+)×": _middle_pair,
     r"medians of all runs(, which need not divide to the gain of the pairs)?: (?P<sides>.*)": _medians,

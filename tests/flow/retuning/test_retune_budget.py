@@ -362,6 +362,48 @@ def test_a_study_whose_run_is_too_long_for_a_worker_takes_it_from_a_retune_once(
         assert leased(3600).study_id in (study_id, later)
 
 
+def pause_and_resume(client, waiting, _ended):
+    for action in ("pause", "resume"):
+        client.post(f"/v1/studies/{waiting}:{action}").raise_for_status()
+
+
+def extend(client, _waiting, ended):
+    client.post(f"/v1/studies/{ended}:extend", json={"add_trials": 2}).raise_for_status()
+
+
+@pytest.mark.parametrize("go_on", [pause_and_resume, extend])
+def test_a_study_that_goes_on_later_takes_a_worker_that_was_taken_in_vain_before(sqlite_url, spare_app, clock, go_on):
+    """Only its first start counted, so an extended study waited for the whole retune."""
+    settings = Settings(database_url=sqlite_url, **QUIET, retune_yields="at_once")
+    spare_app.state.context = context = Context(Database(sqlite_url), settings, clock)
+    with local_client(spare_app) as client:
+        worker = SimulatedWorker(client).register()
+        ended = best(client)["study_id"]
+        ask(context, best(client)["target_key"])
+        queue.start_due(context, challenge_steps.start_challenge)
+
+        def leased(ends_in_s):
+            clock.turn(5)
+            return Lease.model_validate(worker.post("/v1/leases", {"wait_s": 0, "ends_in_s": ends_in_s}).json())
+
+        lease = worker.lease()
+        while purpose_of(context, lease) != RunPurpose.VALIDATION:
+            worker.do(lease)
+            lease = worker.lease()
+        waiting = client.post("/v1/studies", json=SPEC).json()["study_id"]
+        retune_run = lease.run_id
+        assert worker.heartbeat(lease)["action"] == "stop"
+        with context.db.read() as session:
+            attempt = leases.attempt_of(session, retune_run, lease.attempt)
+            assert attempt.end == "preempted"
+        lease = leased(30)
+        assert worker.heartbeat(lease)["action"] == "continue", "it was taken in vain"
+        clock.turn(5)
+        go_on(client, waiting, ended)
+        assert worker.heartbeat(lease)["action"] == "stop"
+        assert leased(3600).study_id in (waiting, ended)
+
+
 def test_a_study_that_waits_for_the_worker_of_its_block_takes_no_other_from_a_retune(sqlite_url, spare_app, clock):
     """The retune's worker got nothing of the study, and lost its run again at each heartbeat."""
     settings = Settings(database_url=sqlite_url, **QUIET, retune_yields="at_once")

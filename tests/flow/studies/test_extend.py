@@ -155,6 +155,34 @@ def test_pairs_that_would_not_run_are_rejected(quick_client, speed):
     assert read(quick_client, study_id) == before
 
 
+TWO_CONFIGURATIONS = {
+    "backends": ["ddp"],
+    "knobs": {
+        "micro_batch": [2, 4],
+        "malloc": "default",
+        "activation_checkpointing": "none",
+        "bucket_cap_mb": 25,
+        "gradient_as_bucket_view": False,
+        "grad_sync": "last",
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("behave", "verdict"), [(quietly, "confirmed"), (lambda *_: measurement(1000.0), "not_faster")]
+)
+def test_a_decided_study_that_has_tried_everything_is_advised_neither_trials_nor_pairs(quick_client, behave, verdict):
+    """Each rejection named the other extension, which was rejected, too."""
+    _, study_id = finished(quick_client, behave, space=TWO_CONFIGURATIONS)
+    study = read(quick_client, study_id)
+    assert (study["reason_code"], study["result"]["verdict"]) == ("all_tried", verdict)
+    trials, pairs = extend(quick_client, study_id, add_trials=2), extend(quick_client, study_id, add_pairs=2)
+    for rejected in (trials, pairs):
+        assert (rejected.status_code, rejected.json()["code"]) == (409, "nothing_to_extend")
+        assert "give add_" not in rejected.json()["detail"]
+    assert trials.json()["detail"].endswith("; clone it with another space")
+
+
 def test_failed_study_that_lacked_a_second_backend_goes_on(quick_client):
     worker = SimulatedWorker(quick_client, behave=quietly).register()
     study_id = create(quick_client, budget={"max_trials": 1})

@@ -6,12 +6,13 @@ import pytest
 
 from shardtune.api_schemas.machines.conditions import Conditions, ProgramLoad
 from shardtune.api_schemas.recommendations.best import BestConfig, ConfidenceLevel
+from shardtune.api_schemas.studies.budget import MOST_PAIRS
 from shardtune.api_schemas.studies.study_result import Verdict
 from shardtune.api_schemas.studies.verdicts import BusyMachine
 from shardtune.api_schemas.trials.leases import TrialTask
 from shardtune.api_schemas.trials.measurements import Memory
 from shardtune.db.queries.best import get_target
-from shardtune.service.best.lookup import reject_too_busy
+from shardtune.service.best.busy_answers import reject_too_busy
 from shardtune.service.canaries.reference import reference_of
 from shardtune.service.http.errors import Conflict
 from shardtune.tuner.verdict.disturbance import MAX_DISCARDED_IN_A_ROW
@@ -220,12 +221,47 @@ def test_too_busy_is_served_only_to_those_who_accept_low_confidence(client):
         assert client.get("/v1/best", params=given).status_code == status
 
 
-@pytest.mark.parametrize(("rests_on", "remedy"), [("pairs", "add_pairs"), ("search", ":clone, wait_for_quiet_s")])
-def test_the_remedy_for_a_disturbed_search_is_no_pair(rests_on, remedy):
-    busy = BusyMachine(rests_on=rests_on, runs=8, disturbed_runs=8, uneven_pairs=0, missing_runs=8)
+def remedy_of(client):
+    rejected = client.get("/v1/best", params=ASK)
+    assert (rejected.status_code, rejected.json()["code"]) == (409, "too_busy")
+    return rejected.json()["detail"]
+
+
+def extend_and_cancel(client, url):
+    client.post(f"{url}:extend", json={"add_trials": 2}).raise_for_status()
+    client.post(f"{url}:cancel").raise_for_status()
+
+
+def use_up_pairs(client, url):
+    most = client.get(url).json()["spec"]["budget"]["max_pairs"]
+    client.post(f"{url}:extend", json={"add_pairs": MOST_PAIRS - most}).raise_for_status()
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        (extend_and_cancel, "study_ended"),
+        (lambda client, url: client.delete(url).raise_for_status(), "study_deleted"),
+        (use_up_pairs, "invalid_request"),
+    ],
+    ids=["cancelled", "deleted", "no pair left"],
+)
+def test_where_no_pair_can_be_added_the_remedy_is_another_study(quick_client, busy_study, change, code):
+    SimulatedWorker(quick_client).register()
+    assert "(add_pairs, wait_for_quiet_s)" in remedy_of(quick_client)
+    url = f"/v1/studies/{busy_study['study_id']}"
+    change(quick_client, url)
+    assert "(:clone, wait_for_quiet_s)" in remedy_of(quick_client)
+    assert quick_client.post(f"{url}:extend", json={"add_pairs": 1}).json()["code"] == code
+    cloned = quick_client.post(f"{url}:clone", json={"wait_for_quiet_s": 600})
+    assert cloned.status_code == 201, cloned.text
+
+
+def test_the_remedy_for_a_disturbed_search_is_no_pair(context):
+    busy = BusyMachine(rests_on="search", runs=8, disturbed_runs=8, uneven_pairs=0, missing_runs=8)
     answer = BestConfig.model_construct(study_id="s", verdict=Verdict.TOO_BUSY, too_busy=busy)
-    with pytest.raises(Conflict, match=f"quiet machine .*{remedy}"):
-        reject_too_busy(answer, ConfidenceLevel.MEDIUM)
+    with pytest.raises(Conflict, match=r"quiet machine .*:clone, wait_for_quiet_s"):
+        reject_too_busy(context, answer, ConfidenceLevel.MEDIUM)
 
 
 def test_resolving_does_not_start_one_study_after_the_other_on_a_busy_machine(quick_client, busy_study):
@@ -317,6 +353,23 @@ def test_a_confirmed_answer_outlasts_an_extension_on_a_busy_machine(quick_client
     renewed = quick_client.get(url).json()["result"]
     assert (renewed["verdict"], renewed["later_too_busy"]) == ("confirmed", None)
     assert served(quick_client)["recommendation_id"] != best["recommendation_id"]
+
+
+def test_pairs_that_are_added_after_a_busy_extension_run_although_its_pairs_ended_the_test(quick_client):
+    worker, study = studied(quick_client, beside(lambda: 0.0))
+    url = f"/v1/studies/{study['study_id']}"
+    worker.behave = beside(lambda: 1.0)
+    quick_client.post(f"{url}:extend", json={"add_trials": 2}).raise_for_status()
+    worker.work(400)
+    busy = quick_client.get(url).json()["result"]
+    assert (busy["verdict"], busy["later_too_busy"]["missing_runs"]) == ("confirmed", 2)
+    worker.behave = beside(lambda: 0.0)
+    quick_client.post(f"{url}:extend", json={"add_pairs": 1}).raise_for_status()
+    worker.work(400)
+    renewed = quick_client.get(url).json()["result"]
+    compared = renewed["final_comparison"]
+    assert (renewed["verdict"], renewed["later_too_busy"], compared["pairs"]) == ("confirmed", None, 8)
+    assert compared["number"] > study["result"]["final_comparison"]["number"]
 
 
 def test_a_confirmed_answer_whose_trial_became_infeasible_does_not_stay(quick_client):

@@ -59,9 +59,15 @@ def rejections(session: Session, study: Study) -> list[Rejection]:
 def least_needed_gib(rejected: Sequence[Rejection], usable_gib: float) -> float | None:
     """Return the least memory in GiB that a rank would need under any of the rejected configurations. None if there are
     none, or if the memory of a host, not of a rank, was too small for some: these need less of a rank."""
-    if any(rejection.available_gib != usable_gib for rejection in rejected):
+    if lacks_host_memory(rejected, usable_gib):
         return None
     return min((rejection.needed_gib for rejection in rejected), default=None)
+
+
+def lacks_host_memory(rejected: Sequence[Rejection], usable_gib: float) -> bool:
+    """Whether any of these configurations was rejected because its host, not each rank, has too little memory.
+    `usable_gib`: memory that a rank may use."""
+    return any(rejection.available_gib != usable_gib for rejection in rejected)
 
 
 def _disturbed_searches(study: Study, points: Sequence[TrialPoint]) -> int:

@@ -79,9 +79,8 @@ def _validation_runs(study: Study, complete: int) -> tuple[ProgressFact, ...]:
         return ()
     most, result = activity_words.most_validation_runs(study), study.result
     text = activity_words.of_most_validation_runs(study, complete)
-    is_decided = result is not None and result.verdict not in (Verdict.UNDECIDED, Verdict.TOO_BUSY)
-    # A confirmed result that stays after a busy extension was decided by earlier runs than these.
-    is_decided = is_decided and result is not None and result.later_too_busy is None
+    # A confirmed result that stays after an extension was decided by earlier runs than these.
+    is_decided = result is not None and result.newest_verdict not in (Verdict.UNDECIDED, Verdict.TOO_BUSY)
     if is_decided and study.state is StudyState.COMPLETE and complete < most:
         text += ": enough for the verdict"
     spent = result.final_comparison if result is not None else None

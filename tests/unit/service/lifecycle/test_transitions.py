@@ -81,12 +81,15 @@ def test_different_faults_are_retried_but_not_forever():
 
 def test_a_run_handed_back_uses_up_no_try():
     assert after(FailureKind.WORKER_LOST, ["worker_lost"], is_release=True) is TrialState.WAITING
-    assert after(FailureKind.WORKER_LOST, ["released", "released"]) is TrialState.WAITING
+    assert after(FailureKind.WORKER_LOST, ["released", "preempted", "released"]) is TrialState.WAITING
 
 
 def test_a_run_that_is_returned_again_and_again_fails_in_the_end():
     assert after(FailureKind.WORKER_LOST, ["released"] * 48 + ["oom"], is_release=True) is TrialState.WAITING
     assert after(FailureKind.WORKER_LOST, ["released"] * 49, is_release=True) is TrialState.FAILED
+    preempted = JudgedEnd(1.0, failure=failure(FailureKind.WORKER_LOST), is_preemption=True)
+    assert next_state("validation", preempted, ["released", "preempted"] * 24) is TrialState.WAITING
+    assert next_state("validation", preempted, ["released", "preempted"] * 25) is TrialState.FAILED
 
 
 def test_a_crash_of_the_profile_is_final():

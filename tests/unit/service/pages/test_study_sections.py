@@ -20,7 +20,7 @@ from shardtune.service.pages.views.best import StudyLine
 from shardtune.service.pages.views.freshness import StudyFreshness
 from shardtune.service.pages.views.home.target_card import target_card
 from shardtune.service.pages.views.recommendation import LatestRetune, Recommended
-from shardtune.service.pages.views.study_sections.failures import disturbers, least_needed_gib
+from shardtune.service.pages.views.study_sections.failures import disturbers, lacks_host_memory, least_needed_gib
 from shardtune.service.pages.views.study_sections.next_step import NextStep, next_step
 from shardtune.service.pages.views.study_sections.no_answer import no_answer
 from shardtune.service.pages.views.study_sections.recommendation_box import recommendation_box
@@ -121,6 +121,11 @@ def test_host_memory_that_offloading_lacks_is_no_memory_that_a_rank_needs() -> N
     on_host = Rejection(config=FASTER.config, needed_gib=70, available_gib=64, reason="a host")
     assert least_needed_gib([], 75.2) is None and least_needed_gib([on_rank], 75.2) == 90
     assert least_needed_gib([on_rank, on_host], 75.2) is None, "it needs less of a rank than 90 GiB"
+    assert lacks_host_memory([on_rank, on_host], 75.2) and not lacks_host_memory([on_rank], 75.2)
+    code, reason = StudyReasonCode.NOTHING_FEASIBLE, "no configuration is feasible"
+    failed = {"state": StudyState.FAILED, "reason_code": code, "reason": reason, "rejected": 2}
+    shown = no_answer(study_of().model_copy(update=failed), [], 75.2, None, lacks_host_memory=True)
+    assert shown.sentence.endswith("needs more memory than is available (a rank may use 75.2 GiB).")
 
 
 @pytest.mark.parametrize(
@@ -128,6 +133,11 @@ def test_host_memory_that_offloading_lacks_is_no_memory_that_a_rank_needs() -> N
     [
         (
             ["oom", "over_limit"],
+            "No answer: every configuration considered needs more memory than is available (a rank may use 3.80 GiB).",
+            True,
+        ),
+        (
+            ["over_limit"],
             "No answer: every configuration considered needs more memory than a rank may use (3.80 GiB).",
             True,
         ),

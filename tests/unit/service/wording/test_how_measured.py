@@ -102,10 +102,12 @@ DISTURBED = FinalComparison(
         result(RATIOS, Verdict.UNDECIDED, undecided=OPEN.model_copy(update={"more_pairs": None})),
         result(RATIOS, Verdict.UNDECIDED, speedup=None, undecided=OPEN.model_copy(update={"pairs": 0})),
         result(RATIOS, Verdict.TOO_BUSY, too_busy=BUSY),
+        result(RATIOS, later_too_busy=BUSY),
+        result(RATIOS, later_undecided=OPEN),
         result(RATIOS, final_comparison=DISTURBED, search_runs=9, disturbed_search_runs=4),
         result(RATIOS, Verdict.NOT_FASTER, speedup=None, final_comparison=None),
     ],
-    ids=["wide", "quiet", "undecided", "hopeless", "no pair", "too busy", "disturbed", "alone"],
+    ids=["wide", "quiet", "undecided", "hopeless", "no pair", "too busy", "kept, busy", "kept", "disturbed", "alone"],
 )
 def test_short_reasons_hold_no_counts_of_runs_and_the_full_ones_keep_them(answer: StudyResult) -> None:
     complete = (FASTER.config, BASELINE.config)

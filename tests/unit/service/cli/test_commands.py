@@ -11,6 +11,8 @@ from shardtune.service.cli.commands.app import COMMANDS, command
 
 MOST_MODULES = 585
 """Most modules that a rejected command imports; Python itself brings half of them."""
+MOST_SEARCHES = 10
+"""Most searches for garbage while a command is imported and its options are read; 33 if they are not turned off."""
 HEAVY = {"fastapi", "sqlalchemy", "alembic", "numpy", "optuna", "pydantic", "httpx", "torch"}
 
 
@@ -55,6 +57,29 @@ def test_a_command_that_asks_the_service_waits_for_no_command_line_of_httpx():
     )
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
     assert ran.stdout.split() == ["True", "True", "None"]
+
+
+@pytest.mark.parametrize(("arguments", "is_skipped"), [("", "True"), ("['--version']", "False")])
+def test_a_process_that_ends_with_its_command_waits_for_no_last_search_for_garbage(arguments, is_skipped):
+    script = (
+        "import atexit, gc, sys\nfrom shardtune.service.cli import main\n"
+        "atexit.register(lambda: print(gc.get_freeze_count() > 0))\n"
+        f"sys.argv = ['shardtune', '--version']\nmain({arguments})"
+    )
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    assert ran.stdout.split()[-1] == is_skipped
+
+
+def test_options_are_read_without_searches_for_garbage():
+    script = (
+        "import gc\nfrom shardtune.service.cli import main\n"
+        "searches = []\ngc.callbacks.append(lambda phase, info: searches.append(phase))\n"
+        "try:\n    main(['predict', 'gpt2', '--top', '101'])\nexcept SystemExit as end:\n    assert end.code == 2\n"
+        "print(gc.isenabled(), len(searches) // 2)"
+    )
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    enabled, searches = ran.stdout.split()
+    assert enabled == "True" and int(searches) < MOST_SEARCHES
 
 
 def test_who_asks_for_the_help_of_the_worker_waits_for_nothing():

@@ -1,6 +1,7 @@
 """The table of commands: complete, in the commands' own words, and quick to read."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -13,6 +14,7 @@ MOST_MODULES = 585
 """Most modules that a rejected command imports; Python itself brings half of them."""
 MOST_SEARCHES = 10
 """Most searches for garbage while a command is imported and its options are read; 33 if they are not turned off."""
+BLAS_THREADS = {"OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"}
 HEAVY = {"fastapi", "sqlalchemy", "alembic", "numpy", "optuna", "pydantic", "httpx", "torch"}
 
 
@@ -80,6 +82,19 @@ def test_options_are_read_without_searches_for_garbage():
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
     enabled, searches = ran.stdout.split()
     assert enabled == "True" and int(searches) < MOST_SEARCHES
+
+
+def test_a_prediction_starts_no_threads_and_leaves_the_environment_as_it_was():
+    script = (
+        "import os\nfrom shardtune.service.cli import main\n"
+        "try:\n    main(['predict', 'gpt2', '--cluster', '1xh100', '--top', '0'])\nexcept SystemExit as end:\n    assert not end.code\n"
+        "print(len(os.listdir('/proc/self/task')), os.environ.get('OPENBLAS_NUM_THREADS'))"
+    )
+    environment = {name: value for name, value in os.environ.items() if name not in BLAS_THREADS}
+    ran = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60, env=environment
+    )
+    assert ran.stdout.splitlines()[-1] == "1 None"
 
 
 def test_who_asks_for_the_help_of_the_worker_waits_for_nothing():

@@ -56,6 +56,9 @@ class DefineByRun:
         slices_mlp = "mlp_slices" in limits and 1 not in limits.restrict("mlp_slices", mlp_slices.NAMED)
         self._needs_eager = self._offloads or slices_mlp
         self._knobs: Mapping[str, Knob] = {}
+        self._decided: dict[tuple[str, str, bool], bool | None] = {}
+        """Conditions that were decided before any value was drawn, by backend, knob, and whether gradients accumulate.
+        Copies of the drawing share them."""
         self._checkpointing: tuple[tuple[KnobValue, ...], str] = COMMON["activation_checkpointing"].tries, ""
 
     def run(self, backends: Mapping[str, DrawnBackend]) -> Flat:
@@ -214,13 +217,16 @@ class DefineByRun:
             self.fix(name, "none" if knob.default is None else knob.default, candidates or knob.tries)
 
     def _holds(self, name: str, when: When) -> bool:
-        return when.holds(
-            on_gpu=self._on_gpu,
-            has_peers=self._has_peers,
-            accumulates=self._accumulates,
-            is_named=name in self.limits,
-            drawn=self.table,
-        )
+        key = str(self.table["backend"]), name, self._accumulates
+        if key not in self._decided:
+            self._decided[key] = when.decided(
+                on_gpu=self._on_gpu,
+                has_peers=self._has_peers,
+                accumulates=self._accumulates,
+                is_named=name in self.limits,
+            )
+        decided = self._decided[key]
+        return when.holds_for(self.table) if decided is None else decided
 
     def _draw_context(self) -> None:
         """Choose the number of ranks that share a sequence (context parallel)."""

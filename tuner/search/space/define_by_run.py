@@ -192,8 +192,14 @@ class DefineByRun:
 
     def _draw_rest(self, knobs: Mapping[str, Knob]) -> None:
         """Choose a value for each remaining knob whose declaration states its candidate values."""
+        defaults = {} if self.asks_all else self.limits.defaults
         for name, knob in knobs.items():
-            if name not in self.table and knob.tries:
+            if name in self.table or not knob.tries:
+                continue
+            # A search by predictions pins most of them, and `draw` would do the same.
+            if name in defaults:
+                self.table[name] = defaults[name]
+            else:
                 self.draw(name)
 
     def draw(self, name: str, candidates: tuple[KnobValue, ...] = (), effective: bool = True) -> None:

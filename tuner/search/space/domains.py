@@ -271,7 +271,9 @@ class Domains:
         backward."""
         host = self.cluster.gpus_per_node
         # Groups within a host come first: its links are faster.
-        return tuple(sorted(divisors(shard)[1:-1], key=lambda size: host % size != 0))
+        return self._once(
+            ("reshard", shard), lambda: tuple(sorted(divisors(shard)[1:-1], key=lambda size: host % size != 0))
+        )
 
     def backend_sizes(self, make: Callable[["Domains"], T]) -> T:
         """Candidate sizes of one backend's knobs, computed once."""

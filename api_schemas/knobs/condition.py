@@ -35,6 +35,11 @@ class When:
     ) -> bool:
         """Whether the condition holds for a study's ranks, the knobs that the user's search space names, and the values
         drawn so far."""
+        decided = self.decided(on_gpu=on_gpu, has_peers=has_peers, accumulates=accumulates, is_named=is_named)
+        return self.holds_for(drawn) if decided is None else decided
+
+    def decided(self, *, on_gpu: bool, has_peers: bool, accumulates: bool, is_named: bool) -> bool | None:
+        """Whether the condition holds whatever values other knobs have; None if their values decide."""
         if self.or_named and is_named:
             return True
         # Most conditions end here, at the device or the user's limits.
@@ -45,6 +50,10 @@ class When:
             or self.accumulates not in (None, accumulates)
         ):
             return False
+        return None if self.others or self.above else True
+
+    def holds_for(self, drawn: Mapping[str, KnobValue]) -> bool:
+        """Whether the values of other knobs, drawn before, fulfil the condition."""
         for knob, values in self.others.items():
             if drawn.get(knob) not in values:
                 return False

@@ -1,22 +1,38 @@
 """The `shardtune` command line: commands, local processes, the live table. Talks to the service over HTTP only."""
 
+import atexit
+import gc
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from shardtune.service.cli import missing_extras
-from shardtune.service.cli.commands.app import app
 from shardtune.service.cli.errors import BAD_INPUT, CliError, InputError
-from shardtune.service.cli.terminal import printable_output
+from shardtune.service.cli.lazy_module import LazyModule
+
+if TYPE_CHECKING:
+    from shardtune.service.cli import terminal
+    from shardtune.service.cli.commands import app as command_table
+else:
+    command_table = LazyModule("shardtune.service.cli.commands.app")
+    terminal = LazyModule("shardtune.service.cli.terminal")
 
 __all__ = ["main"]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run one command and exit with its code; an expected failure is printed, not raised."""
-    with printable_output():
+    """Run one command and exit with its code; an expected failure is printed, not raised.
+
+    `arguments`: the command with its options; if None, those with which the process was started.
+    """
+    if arguments is None:
+        # The process ends with the command. Python would then search all objects for garbage once more, which took longer
+        # than a tenth of a prediction. Functions registered later run before this one.
+        atexit.register(gc.freeze)
+    with terminal.printable_output():
         try:
             _check_characters(arguments or ())
-            app(args=None if arguments is None else list(arguments))
+            command_table.app(args=None if arguments is None else list(arguments))
         except CliError as error:
             for line in error.lines:
                 sys.stderr.write(f"{line}\n")

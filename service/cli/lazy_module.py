@@ -10,12 +10,15 @@ them. In the module of a command:
 """
 
 import gc
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from types import ModuleType
 from typing import Any
+
+_BLAS_THREADS = "OPENBLAS_NUM_THREADS"
 
 
 def load(name: str) -> ModuleType:
@@ -39,6 +42,21 @@ def without_collections() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
+
+
+def load_numpy() -> None:
+    """Import numpy without threads of its linear algebra, of which predictions need little.
+
+    OpenBLAS starts a thread for each core when numpy is imported. Each of them keeps its core busy for some 0.05 s.
+    """
+    is_stated = _BLAS_THREADS in os.environ
+    os.environ.setdefault(_BLAS_THREADS, "1")
+    try:
+        load("numpy")
+    finally:
+        # Programs that this process starts choose for themselves.
+        if not is_stated:
+            del os.environ[_BLAS_THREADS]
 
 
 class LazyModule:

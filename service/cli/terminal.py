@@ -46,8 +46,9 @@ class PrintableConsole(Console):
 
     def __init__(self, stderr: bool = False, **options: Any) -> None:
         stream = sys.stderr if stderr else sys.stdout
-        # Below the checked stream, which would reject the cursor movements of a live table.
-        super().__init__(file=cast(TextIO, getattr(stream, "unchecked", stream)), markup=False, **options)
+        # Below the checked stream, which would reject the cursor movements of a live table. Foreign names may have `:x:`.
+        file = cast(TextIO, getattr(stream, "unchecked", stream))
+        super().__init__(file=file, markup=False, emoji=False, **options)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """Convert Rich's output to segments of printable text. Rich's own control segments, such as cursor movements,

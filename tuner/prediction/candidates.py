@@ -5,6 +5,7 @@ Trial configurations and published measurements both become `Candidates`, so tha
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -231,12 +232,12 @@ class Candidates:
         """Number of ranks over which the model states of one stage are sharded or replicated."""
         return self.holders * self.replicate
 
-    @property
+    @cached_property
     def holders(self) -> Array:
         """Number of ranks that together hold one copy of the model states: sharding ranks times tensor-parallel ranks."""
         return self.shard * self.tensor
 
-    @property
+    @cached_property
     def tokens(self) -> Array:
         """Number of tokens of one micro batch on a rank; where ranks share samples, each rank counts only its own part
         of the tokens."""
@@ -283,8 +284,14 @@ _DEFAULTS: dict[str, float] = {
 def from_rows(rows: Sequence[dict[str, float]]) -> Candidates:
     """Build candidates from one mapping of fields per configuration; missing fields take the backend's documented
     default."""
-    unknown = {name for row in rows for name in row} - set(_DEFAULTS)
+    named = {name for row in rows for name in row}
+    unknown = named - set(_DEFAULTS)
     assert not unknown, unknown
     return Candidates(
-        **{name: np.array([row.get(name, default) for row in rows], dtype=float) for name, default in _DEFAULTS.items()}
+        **{
+            name: np.array([row.get(name, default) for row in rows], dtype=float)
+            if name in named
+            else np.full(len(rows), default, dtype=float)
+            for name, default in _DEFAULTS.items()
+        }
     )

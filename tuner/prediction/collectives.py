@@ -31,6 +31,10 @@ def ring_seconds(
     algorithm than the ring, whose latency grows with the ranks.
     """
     ranks = np.asarray(ranks, dtype=float)
+    sends = (ranks > 1) & (total > 0)
+    if not np.any(sends):
+        # Nobody divides experts in most searches, for example.
+        return np.zeros(np.broadcast_shapes(*(np.shape(values) for values in (total, calls, ranks, stride))))
     span = ranks * stride
     inside = span <= network.gpus_per_node
     local = np.minimum(ranks, np.maximum(network.gpus_per_node / np.asarray(stride, dtype=float), 1.0))
@@ -57,7 +61,7 @@ def ring_seconds(
     ):
         if curve:
             seconds = np.where(mask, calls * _as_measured(size, curve), seconds)
-    return np.where((ranks > 1) & (total > 0), seconds, 0.0)
+    return np.where(sends, seconds, 0.0)
 
 
 def _hops(ranks: Array, local: Array, network: Network) -> Array:

@@ -12,7 +12,7 @@ from typer.main import get_command
 
 from shardtune import __version__
 from shardtune.service.cli.errors import InputError
-from shardtune.service.cli.lazy_module import LazyModule, load
+from shardtune.service.cli.lazy_module import LazyModule, load, without_collections
 
 if TYPE_CHECKING:
     import pydantic
@@ -119,11 +119,18 @@ class _LazyCommand(TyperCommand):
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
         """Import the command and create the context in which it runs."""
         assert self.name is not None
-        return command(self.name).make_context(info_name, args, parent=parent, **extra)
+        with without_collections():
+            return command(self.name).make_context(info_name, args, parent=parent, **extra)
 
 
 class _CommandTable(TyperGroup):
     """Group of the commands of `shardtune`, which imports each command only when it is called."""
+
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        """Create the context in which the command runs."""
+        # Typer imports pydantic when it reads the first option.
+        with without_collections():
+            return super().make_context(info_name, args, parent=parent, **extra)
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the names of the commands."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from shardtune.service.cli.lazy_module import LazyModule
+from shardtune.service.cli.lazy_module import LazyModule, load_numpy
 from shardtune.service.cli.options import AsJson, PlainModel, PrecisionName, SequenceLength, stated_workload
 
 if TYPE_CHECKING:
@@ -96,6 +96,7 @@ def command(
             "restart_s": restart_seconds,
         },
     }
+    load_numpy()
     plan = planner.make_plan(values)
     if as_json:
         print(plan.model_dump_json())

@@ -9,7 +9,7 @@ import typer
 
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.training.optimizers import DEFAULT_OPTIMIZER, OPTIMIZERS
-from shardtune.service.cli.lazy_module import LazyModule, without_collections
+from shardtune.service.cli.lazy_module import LazyModule, load_numpy, without_collections
 from shardtune.service.cli.options import (
     AllowModel,
     AsJson,
@@ -123,6 +123,7 @@ def command(
     )
     # The process ends with the answer, and collections would take a sixth of its time.
     with without_collections():
+        load_numpy()
         table = predictor.predict(options)
         if as_json:
             print(table.model_dump_json())

@@ -75,6 +75,21 @@ def test_a_condition_holds_if_all_its_parts_do(when: When, is_named: bool, expec
     assert when.holds(on_gpu=True, has_peers=True, accumulates=True, is_named=is_named, drawn=drawn) is expected
 
 
+@pytest.mark.parametrize(
+    ("when", "expected"),
+    [
+        (When(), True),
+        (When(on_gpu=False, above={"dp_shard": 1}), False),
+        (When(on_gpu=True, above={"dp_shard": 1}), None),
+        (When(others={"dp_shard": (2,)}, or_named=True), True),
+    ],
+)
+def test_a_condition_that_asks_for_no_other_knob_is_decided_before_any_is_drawn(
+    when: When, expected: bool | None
+) -> None:
+    assert when.decided(on_gpu=True, has_peers=True, accumulates=True, is_named=True) is expected
+
+
 def test_strategies_take_their_forms_from_the_declarations() -> None:
     assert set(DdpConfig().to_ddp()) == {"bucket_cap_mb", "gradient_as_bucket_view", "static_graph"}
     assert "stage3_prefetch_bucket_size" not in ZeroConfig(stage=2).keyed("deepspeed")

@@ -17,6 +17,8 @@ from shardtune.tuner.prediction.model_shape import ModelShape
 def fully_sharded(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, gloo: bool) -> Array:
     """Bytes of master weights, moments and gradients that FSDP offloads to one rank's host memory. FSDP's fp32 shards
     are its master weights."""
+    if not np.any(c.offload_optimizer):
+        return c.tokens * 0.0
     # torch pins weights and gradients (on CPU ranks neither); AdamW's moments are pageable.
     trained, master = trained_part.fraction(shape, impl), trained_part.master_bytes(shape, d, impl)
     weights = master if gloo else master * _growth(shape, c, d.master)
@@ -40,6 +42,8 @@ def _growth(shape: ModelShape, c: Candidates, bytes_of_element: int) -> Array:
 def zero(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, gloo: bool) -> Array:
     """Bytes that ZeRO offloads to one rank's host memory: master weights, moments, gradients, and low-precision
     parameters."""
+    if not np.any(c.offload_optimizer) and not np.any(c.offload_parameters):
+        return c.tokens * 0.0
     optimizer = np.where(c.stage == 3, _host_3(shape, c, d, impl, gloo), _host_1_2(shape, c, d, impl, gloo))
     lock = _locked(c.pinned_parameters, gloo)
     total: Array = optimizer + lock(d.compute * shape.parameters / c.shard * c.offload_parameters)

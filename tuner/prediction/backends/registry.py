@@ -76,19 +76,33 @@ def overlaps(c: Candidates) -> Array:
 
 
 def _present(c: Candidates) -> list[tuple[Mask, PredictedBackend[Any]]]:
-    masks = ((np.isin(c.backend, backend.codes), backend) for backend in BACKENDS.values())
-    return [(mask, backend) for mask, backend in masks if np.any(mask)]
+    masks = ((_mask(c, backend.codes), backend) for backend in BACKENDS.values())
+    return [(mask, backend) for mask, backend in masks if mask.any()]
+
+
+def _mask(c: Candidates, codes: tuple[int, ...]) -> Mask:
+    """Array that is true for each candidate whose backend has one of these codes."""
+    mask: Mask = c.backend == codes[0]
+    for code in codes[1:]:
+        mask = mask | (c.backend == code)
+    return mask
+
+
+def _chosen(choices: list[tuple[Mask, Array]]) -> Array:
+    """Array with each candidate's value from the choice whose mask is true for it, 0 where none is."""
+    # `np.select` does the same; its checks take longer than the choice among a few hundred candidates.
+    values: Any = 0
+    for mask, choice in choices:
+        values = np.where(mask, choice, values)
+    return np.asarray(values)
 
 
 def _select(c: Candidates, answer: Callable[[PredictedBackend[Any]], Array]) -> Array:
-    present = _present(c)
-    values: Array = np.select([mask for mask, _ in present], [answer(backend) for _, backend in present])
-    return values
+    return _chosen([(mask, answer(backend)) for mask, backend in _present(c)])
 
 
 def _merge(kind: type[T], c: Candidates, answer: Callable[[PredictedBackend[Any]], T]) -> T:
     parts = [(mask, answer(backend)) for mask, backend in _present(c)]
     if len(parts) == 1:
         return parts[0][1]
-    masks = [mask for mask, _ in parts]
-    return kind(**{f.name: np.select(masks, [getattr(part, f.name) for _, part in parts]) for f in fields(kind)})
+    return kind(**{f.name: _chosen([(mask, getattr(part, f.name)) for mask, part in parts]) for f in fields(kind)})

@@ -27,9 +27,9 @@ MOMENTS = (
     "end of backward",
     "optimizer step",
 )
-_REDUCING = (2, 3, 4)
-"""Indices in `MOMENTS` of those times in backward at which the buffers of an FSDP unit's gradient reduction are
-reserved: while the reduction runs, or while the next block computes."""
+_IS_REDUCING = np.array([False, False, True, True, True, False, False])
+"""Flags of those `MOMENTS` in backward at which the buffers of an FSDP unit's gradient reduction are reserved: while the
+reduction runs, or while the next block computes."""
 
 _STATES = "ZeRO (arXiv:1910.02054), section 3.1; as torch 2.13 and DeepSpeed 0.19.8 keep them"
 SOURCES = {
@@ -112,7 +112,7 @@ def peak_memory(
         # The host is the device: offloaded states stay in the rank's own memory. Blocks' inputs are kept apart from it.
         totals = [total + host for total in totals]
     allocated = functools.reduce(np.maximum, totals)
-    moment = np.select([total >= allocated for total in totals], range(len(totals)))
+    moment = np.argmax(np.stack(np.broadcast_arrays(*totals)), axis=0)
     terms = {
         "offloaded": zero if is_cuda else host,
         "parameters": state.parameters,
@@ -197,6 +197,6 @@ def _fragmentation(c: Candidates, state: States, working: Array, moment: Array) 
     # The buffers of a reduction stay reserved for its stream while the next block computes.
     computing = np.maximum(working, state.unit_gradients)
     left = np.maximum(computing + state.freed_late - np.maximum(computing, state.reduced_unit), 0.0)
-    pools = np.where(at_loss, gathered + state.buckets + state.freed_late, np.isin(moment, _REDUCING) * left)
+    pools = np.where(at_loss, gathered + state.buckets + state.freed_late, _IS_REDUCING[moment] * left)
     pools = pools + registry.number_of_backend(c, lambda backend: backend.frees_late) * gathered
     return np.where(at_loss, working, 0.0) + pools

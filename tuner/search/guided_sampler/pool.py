@@ -52,7 +52,7 @@ class Pool:
         self._keys: dict[str, int] = {}
         self._without_key: dict[int, TrialConfig] = {}
         self._near: dict[int, list[int]] = {}
-        self.axes: list[Axes] = []
+        self._axes: list[Axes] = []
         self.backends: list[str] = []
         self._tables: list[_Table] = []
         self.is_complete = configs is not None or space.size(ENUMERATED + 1) <= ENUMERATED
@@ -78,6 +78,12 @@ class Pool:
     @cached_property
     def _encoder(self) -> KnobEncoder:
         return KnobEncoder([self.table(row) for row in range(self.candidate_count)])
+
+    @property
+    def axes(self) -> list[Axes]:
+        """Mesh axes that each row's configuration uses. A search by predictions alone asks for none."""
+        self._axes += (axes_of(self.table(row)) for row in range(len(self._axes), self.size))
+        return self._axes
 
     @property
     def families(self) -> Rows:
@@ -194,7 +200,6 @@ class Pool:
             row_table = _table_of(table)
             self._rows[row_table] = self.size
             self._tables.append(row_table)
-            self.axes.append(axes_of(table))
             self.backends.append(str(table["backend"]))
         self.kinds = np.append(self.kinds, self._kinds_of(tables))
         self.compiled = np.append(self.compiled, [float(config.compile) for config in configs])

@@ -56,6 +56,9 @@ class DefineByRun:
         slices_mlp = "mlp_slices" in limits and 1 not in limits.restrict("mlp_slices", mlp_slices.NAMED)
         self._needs_eager = self._offloads or slices_mlp
         self._knobs: Mapping[str, Knob] = {}
+        self._decided: dict[tuple[str, str, bool], bool | None] = {}
+        """Conditions that were decided before any value was drawn, by backend, knob, and whether gradients accumulate.
+        Copies of the drawing share them."""
         self._checkpointing: tuple[tuple[KnobValue, ...], str] = COMMON["activation_checkpointing"].tries, ""
 
     def run(self, backends: Mapping[str, DrawnBackend]) -> Flat:
@@ -189,8 +192,14 @@ class DefineByRun:
 
     def _draw_rest(self, knobs: Mapping[str, Knob]) -> None:
         """Choose a value for each remaining knob whose declaration states its candidate values."""
+        defaults = {} if self.asks_all else self.limits.defaults
         for name, knob in knobs.items():
-            if name not in self.table and knob.tries:
+            if name in self.table or not knob.tries:
+                continue
+            # A search by predictions pins most of them, and `draw` would do the same.
+            if name in defaults:
+                self.table[name] = defaults[name]
+            else:
                 self.draw(name)
 
     def draw(self, name: str, candidates: tuple[KnobValue, ...] = (), effective: bool = True) -> None:
@@ -214,13 +223,16 @@ class DefineByRun:
             self.fix(name, "none" if knob.default is None else knob.default, candidates or knob.tries)
 
     def _holds(self, name: str, when: When) -> bool:
-        return when.holds(
-            on_gpu=self._on_gpu,
-            has_peers=self._has_peers,
-            accumulates=self._accumulates,
-            is_named=name in self.limits,
-            drawn=self.table,
-        )
+        key = str(self.table["backend"]), name, self._accumulates
+        if key not in self._decided:
+            self._decided[key] = when.decided(
+                on_gpu=self._on_gpu,
+                has_peers=self._has_peers,
+                accumulates=self._accumulates,
+                is_named=name in self.limits,
+            )
+        decided = self._decided[key]
+        return when.holds_for(self.table) if decided is None else decided
 
     def _draw_context(self) -> None:
         """Choose the number of ranks that share a sequence (context parallel)."""

@@ -241,11 +241,17 @@ class Domains:
     def mlp_matters(self, micro_batch: int, sharing: int) -> bool:
         """Whether the activations inside one block's MLP take enough of a rank's memory to try slices, where `sharing` ranks
         share the positions of a micro batch."""
-        summary, size = self.model_summary, DTYPE_BYTES[self.workload.precision.compute_dtype]
-        tokens = micro_batch * self.workload.longest_row / sharing
+        size, tokens = (
+            DTYPE_BYTES[self.workload.precision.compute_dtype],
+            micro_batch * self.workload.longest_row / sharing,
+        )
+        return size * tokens * self._mlp_width >= max(_LEAST_ACTIVATIONS, _LEAST_SHARE * self.cluster.memory_gib * GIB)
+
+    @cached_property
+    def _mlp_width(self) -> float:
         # A summary has no width of MLPs. A block has about as many parameters for each input as its MLP saves values.
-        width = max((block.parameters for block in summary.blocks), default=0) / max(summary.hidden_size, 1)
-        return size * tokens * width >= max(_LEAST_ACTIVATIONS, _LEAST_SHARE * self.cluster.memory_gib * GIB)
+        summary = self.model_summary
+        return max((block.parameters for block in summary.blocks), default=0) / max(summary.hidden_size, 1)
 
     @cached_property
     def checkpoint_every(self) -> tuple[int, ...]:
@@ -265,7 +271,9 @@ class Domains:
         backward."""
         host = self.cluster.gpus_per_node
         # Groups within a host come first: its links are faster.
-        return tuple(sorted(divisors(shard)[1:-1], key=lambda size: host % size != 0))
+        return self._once(
+            ("reshard", shard), lambda: tuple(sorted(divisors(shard)[1:-1], key=lambda size: host % size != 0))
+        )
 
     def backend_sizes(self, make: Callable[["Domains"], T]) -> T:
         """Candidate sizes of one backend's knobs, computed once."""

@@ -15,11 +15,10 @@ _common_values = attrgetter(*COMMON)
 
 def flatten(config: TrialConfig) -> Flat:
     """Values of all knobs of the configuration by name, `backend` included."""
-    return {
-        "backend": config.backend,
-        **dict(zip(COMMON, _common_values(config), strict=True)),
-        **_own_knobs(config.strategy),
-    }
+    table: Flat = {"backend": config.backend}
+    table.update(zip(COMMON, _common_values(config), strict=True))
+    table.update(_own_knobs(config.strategy))
+    return table
 
 
 def unflatten(table: Flat) -> TrialConfig:

@@ -189,10 +189,10 @@ class Space:
         to enumerate."""
         configs: set[TrialConfig] = set()
         for table in self._walk_all(narrow):
-            config = self.unflatten(table)
+            config, count = self.unflatten(table), len(configs)
+            configs.add(config)
             # Two paths of the walk may end in one configuration.
-            if config not in configs:
-                configs.add(config)
+            if len(configs) > count:
                 yield config
 
     def size(self, at_most: int = 100_000) -> int:

@@ -1,6 +1,7 @@
 """The table of commands: complete, in the commands' own words, and quick to read."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -11,6 +12,9 @@ from shardtune.service.cli.commands.app import COMMANDS, command
 
 MOST_MODULES = 585
 """Most modules that a rejected command imports; Python itself brings half of them."""
+MOST_SEARCHES = 10
+"""Most searches for garbage while a command is imported and its options are read; 33 if they are not turned off."""
+BLAS_THREADS = {"OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"}
 HEAVY = {"fastapi", "sqlalchemy", "alembic", "numpy", "optuna", "pydantic", "httpx", "torch"}
 
 
@@ -55,6 +59,42 @@ def test_a_command_that_asks_the_service_waits_for_no_command_line_of_httpx():
     )
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
     assert ran.stdout.split() == ["True", "True", "None"]
+
+
+@pytest.mark.parametrize(("arguments", "is_skipped"), [("", "True"), ("['--version']", "False")])
+def test_a_process_that_ends_with_its_command_waits_for_no_last_search_for_garbage(arguments, is_skipped):
+    script = (
+        "import atexit, gc, sys\nfrom shardtune.service.cli import main\n"
+        "atexit.register(lambda: print(gc.get_freeze_count() > 0))\n"
+        f"sys.argv = ['shardtune', '--version']\nmain({arguments})"
+    )
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    assert ran.stdout.split()[-1] == is_skipped
+
+
+def test_options_are_read_without_searches_for_garbage():
+    script = (
+        "import gc\nfrom shardtune.service.cli import main\n"
+        "searches = []\ngc.callbacks.append(lambda phase, info: searches.append(phase))\n"
+        "try:\n    main(['predict', 'gpt2', '--top', '101'])\nexcept SystemExit as end:\n    assert end.code == 2\n"
+        "print(gc.isenabled(), len(searches) // 2)"
+    )
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    enabled, searches = ran.stdout.split()
+    assert enabled == "True" and int(searches) < MOST_SEARCHES
+
+
+def test_a_prediction_starts_no_threads_and_leaves_the_environment_as_it_was():
+    script = (
+        "import os\nfrom shardtune.service.cli import main\n"
+        "try:\n    main(['predict', 'gpt2', '--cluster', '1xh100', '--top', '0'])\nexcept SystemExit as end:\n    assert not end.code\n"
+        "print(len(os.listdir('/proc/self/task')), os.environ.get('OPENBLAS_NUM_THREADS'))"
+    )
+    environment = {name: value for name, value in os.environ.items() if name not in BLAS_THREADS}
+    ran = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60, env=environment
+    )
+    assert ran.stdout.splitlines()[-1] == "1 None"
 
 
 def test_who_asks_for_the_help_of_the_worker_waits_for_nothing():

@@ -45,6 +45,15 @@ def test_a_terminals_commands_are_shown_as_text(command, capsys):
     assert "study " in shown and "error: " in shown
 
 
+def test_a_foreign_name_in_colons_is_no_emoji(capsys):
+    console = PrintableConsole()
+    table = Table("study")
+    table.add_row("run:bug:7")
+    console.print(table)
+    console.print("run:bug:7")
+    assert capsys.readouterr().out.count("run:bug:7") == 2
+
+
 def test_text_lines_and_colours_pass():
     below = io.StringIO()
     stream = PrintableStream(below)

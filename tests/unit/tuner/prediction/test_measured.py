@@ -35,6 +35,15 @@ def test_a_collective_takes_what_was_measured_for_its_size(size: int, expected: 
     assert ring_seconds(np.array([2.0 * size]), two, two, network) == pytest.approx(2 * expected)
 
 
+def test_ranks_that_send_nothing_to_each_other_take_no_time_in_the_candidates_shape() -> None:
+    network = network_of(catalogue.find("h100-80gb"), 8)
+    none, eight, nodes = np.zeros(3), np.full(3, 8.0), np.array([1.0, 8.0, 64.0])
+    assert ring_seconds(none, 4.0, eight, network, "all_reduce").tolist() == [0.0, 0.0, 0.0]
+    assert ring_seconds(1e6, nodes, np.ones(()), network, stride=eight).tolist() == [0.0, 0.0, 0.0]
+    some = ring_seconds(np.array([0.0, 1e6, 1e6]), 4.0, nodes, network)
+    assert (some > 0).tolist() == [False, True, True]
+
+
 def test_between_nodes_that_nobody_measured_cpu_ranks_have_gloo_s_network_measured_within_a_node_or_not() -> None:
     cluster = cpu(2).model_copy(update={"nodes": 4})
     size, calls, eight = np.array([float(MIB)]), np.array([1.0]), np.array([8.0])

@@ -14,12 +14,13 @@ from shardtune.tuner.search.space.define_by_run import DefineByRun
 from shardtune.tuner.search.space.legal_values import Flat
 from shardtune.tuner.search.space.questions import NoLegalValue
 
+_DEFAULT = Fsdp1Config(dp_shard=1)
 _KNOB_OF = {field: knob.knob or field for field, knob in knobs_by_field(Fsdp1Config).items()}
 _FIELD_OF = {knob: field for field, knob in _KNOB_OF.items()}
 
 
 def _draw(drawing: DefineByRun, accumulates: bool) -> None:
-    domains, default = drawing.domains, Fsdp1Config(dp_shard=1)
+    domains = drawing.domains
     strategy = _draw_mesh(drawing)
     drawing.draw("fsdp1_forward_prefetch")
     drawing.draw("fsdp1_backward_prefetch", effective=strategy in RESHARDING)
@@ -36,7 +37,7 @@ def _draw(drawing: DefineByRun, accumulates: bool) -> None:
     if accumulates and domains.world > 1:
         drawing.pick("grad_sync", policies, variant="" if len(policies) > 1 else policies[0])
     else:
-        drawing.table["grad_sync"] = policies[0] if accumulates else default.grad_sync
+        drawing.table["grad_sync"] = policies[0] if accumulates else _DEFAULT.grad_sync
 
 
 def _draw_mesh(drawing: DefineByRun) -> str:

@@ -11,6 +11,8 @@ from shardtune.tuner.search.space.define_by_run import DefineByRun
 from shardtune.tuner.search.space.domains import Domains
 from shardtune.tuner.search.space.questions import NoLegalValue
 
+_DEFAULT = Fsdp2Config(dp_shard=1)
+
 
 def _split(drawing: DefineByRun) -> int:
     """Choose FSDP2's number of tensor parallel ranks, then pipeline stages, then expert parallel ranks; returns the
@@ -80,11 +82,10 @@ def _draw(drawing: DefineByRun, accumulates: bool) -> None:
 def _draw_prefetch(drawing: DefineByRun, shard: int, reshard: KnobValue) -> None:
     """Choose FSDP2's prefetch depths, in units ahead; backward gathers nothing when parameters stay gathered after
     forward."""
-    default = Fsdp2Config(dp_shard=1)
-    unit = int(drawing.pick("blocks_per_unit", _blocks_per_unit(drawing.domains)))
+    unit = int(drawing.pick("blocks_per_unit", drawing.domains.backend_sizes(_blocks_per_unit)))
     gathers = drawing.domains.on_gpu and shard > 1
     for knob, effective in (("forward_prefetch", gathers), ("backward_prefetch", gathers and reshard is not False)):
-        default_depth = int(getattr(default, knob))
+        default_depth = int(getattr(_DEFAULT, knob))
         depths = _depths(drawing.domains, unit, default_depth)
         if effective and len(depths) > 1:
             drawing.pick(knob, depths, variant="" if len(depths) == 3 else f"{len(depths)}")

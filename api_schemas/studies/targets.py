@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
 
-from shardtune.api_schemas.base import Band, Schema
+from shardtune.api_schemas.base import Band, Bound, Schema
 from shardtune.api_schemas.machines.hardware import MOST_RANKS, Cluster
 from shardtune.api_schemas.names import DeviceName
 from shardtune.api_schemas.strategies import TrialConfig
@@ -186,6 +186,17 @@ class ProjectedConfig(Schema):
     exchanged, which the trial, without data-parallel ranks, did not do."""
     curve: tuple[CurvePoint, ...] = ()
     """Speeds of the configuration on several numbers of nodes, from the study's cluster up to the target."""
+    bends_at_gpus: int | None = Field(default=None, examples=[128])
+    """Smallest number of GPUs of `curve` on which the expected speed per GPU is more than a tenth below the measured
+    one. null if no size up to the target loses as much, and in answers of older releases."""
+    bound_by: Bound | None = Field(default=None, examples=["network"])
+    """Resource that takes the largest part of the predicted step on the target. null in answers of older releases."""
+    exposed_communication_fraction: float | None = Field(default=None, examples=[0.31])
+    """Predicted fraction of a step on the target in which GPUs wait for communication. null in answers of older
+    releases."""
+    study_exposed_communication_fraction: float | None = Field(default=None, examples=[0.12])
+    """Predicted fraction of a step on the study's own cluster in which GPUs wait for communication. null in answers of
+    older releases."""
 
 
 class BestAtSize(Schema):

@@ -16,6 +16,16 @@ _COMPARED = 16
 """Maximum number of configurations taken from each of two lists: the fastest on the target, as predicted, and the
 fastest measured. All of them are projected to every cluster size."""
 
+_LOST_AT_BEND = 0.10
+"""Fraction of the measured speed per GPU whose loss counts as the bend of a curve."""
+
+
+def bend(curve: Sequence[CurvePoint]) -> int | None:
+    """Smallest number of GPUs of a curve whose speed per GPU is expected to be more than a tenth below that of its first
+    point, which was measured; None if there is none."""
+    least = (1.0 - _LOST_AT_BEND) * curve[0].tokens_per_s_per_gpu.expected
+    return next((point.gpus for point in curve if point.tokens_per_s_per_gpu.expected < least), None)
+
 
 class Curves:
     """Speed curves: the speeds of the most promising configurations on each cluster size from the study's cluster up to

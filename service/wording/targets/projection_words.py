@@ -26,6 +26,7 @@ def rows(projection: StudyProjection) -> list[tuple[str, str]]:
         *rehearsal_words.sentences(projection),
         order(projection),
         curve(projection),
+        *limits(projection),
         *take_overs(projection.sizes),
         *rung_test(projection),
         *assumptions(projection),
@@ -123,6 +124,27 @@ def curve(projection: StudyProjection) -> str:
         for point in (*shown, *([] if last in shown else [last]))
     )
     return f"tokens/s/GPU by size: {'; '.join(points)}"
+
+
+def limits(projection: StudyProjection) -> list[str]:
+    """Say where the best configuration's curve bends, and what limits its speed on the target; empty for answers of
+    older releases."""
+    best = projection.best
+    if best.bound_by is None:
+        return []
+    bend = (
+        "no size up to the target loses more than a tenth of the measured speed per GPU"
+        if best.bends_at_gpus is None
+        else f"the curve bends at {_gpus(best.bends_at_gpus)}: speed per GPU is more than a tenth below the measured one"
+    )
+    text = f"predicted to be limited by {best.bound_by} at the target"
+    there, here = best.exposed_communication_fraction, best.study_exposed_communication_fraction
+    if there is not None and here is not None:
+        text += (
+            f"; GPUs wait for communication in {_share(there)} of a step there, in {_share(here)} of one on "
+            f"{_gpus(projection.measured_gpus)}"
+        )
+    return [bend, text]
 
 
 def _gpus(count: int) -> str:

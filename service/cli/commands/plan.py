@@ -11,9 +11,11 @@ from shardtune.service.cli.lazy_module import LazyModule
 from shardtune.service.cli.options import AsJson, PlainModel, PrecisionName, SequenceLength, stated_workload
 
 if TYPE_CHECKING:
+    from shardtune.service.cli.plan import epochs as run_tokens
     from shardtune.service.cli.plan import lines, options, planner
     from shardtune.service.cli.predict import model_argument
 else:
+    run_tokens = LazyModule("shardtune.service.cli.plan.epochs")
     lines = LazyModule("shardtune.service.cli.plan.lines")
     options = LazyModule("shardtune.service.cli.plan.options")
     planner = LazyModule("shardtune.service.cli.plan.planner")
@@ -22,7 +24,11 @@ else:
 app = typer.Typer()
 
 
-Tokens = Annotated[float, typer.Option(help="Tokens that the run trains on, such as 300e9.")]
+Tokens = Annotated[float | None, typer.Option(help="Tokens that the run trains on, such as 300e9.")]
+SampleFile = Annotated[
+    Path | None, typer.Option("--data", help="JSONL file of sample lengths; with --epochs, in place of --tokens.")
+]
+Epochs = Annotated[float | None, typer.Option(help="Number of times that the run trains on the samples of --data.")]
 Gpus = Annotated[str, typer.Option(help="Kinds of GPUs by their names in the catalogue, such as h100,h200,mi300x.")]
 Counts = Annotated[str, typer.Option(help="Numbers of GPUs: 8..1024 doubles from 8, 64,96 lists them.")]
 GpusPerNode = Annotated[int, typer.Option(min=1, max=72, help="GPUs of a node.")]
@@ -56,8 +62,10 @@ Measurements = Annotated[
 @app.command("plan")
 def command(
     model: PlainModel,
-    tokens: Tokens,
     gpus: Gpus,
+    tokens: Tokens = None,
+    data: SampleFile = None,
+    epochs: Epochs = None,
     counts: Counts = "8..1024",
     gpus_per_node: GpusPerNode = 8,
     price: Prices = None,
@@ -77,9 +85,10 @@ def command(
     as_json: AsJson = False,
 ) -> None:
     """Plan a training run: hours, money and finish date by kind and number of GPUs, without running anything."""
+    run = run_tokens.read_tokens(tokens, data, epochs)
     values: dict[str, Any] = planner.plannable_values(model_argument.read_model(model).values)
     values |= stated_workload(seq_len, global_batch, precision) | {
-        "tokens": tokens,
+        "tokens": run.tokens,
         "gpus": [name.strip() for name in gpus.split(",") if name.strip()],
         "counts": options.read_counts(counts),
         "gpus_per_node": gpus_per_node,
@@ -96,7 +105,7 @@ def command(
             "restart_s": restart_seconds,
         },
     }
-    plan = planner.make_plan(values)
+    plan = run.checked(planner.make_plan(values))
     if as_json:
         print(plan.model_dump_json())
     else:

@@ -18,9 +18,9 @@ MOST_GPUS = MOST_RANKS
 MOST_CELLS = 120
 """Maximum number of rows of a plan: the number of kinds of GPUs times the number of cluster sizes."""
 GpuName = Annotated[str, StringConstraints(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._-]*$")]
-Evidence = Literal["predicted", "projected"]
-"""Basis of the speed in a plan's row. It is predicted from the catalogue alone, or projected from measurements on fewer
-GPUs. No run has confirmed it in either case."""
+Evidence = Literal["predicted", "projected", "measured"]
+"""Basis of the speed in a plan's row. It is predicted from the catalogue alone, projected from measurements on fewer
+GPUs, or measured, if the request has a measurement of this very configuration on so many GPUs."""
 
 
 class PlanMeasurement(Schema):
@@ -182,7 +182,8 @@ class PlanRow(Schema):
     config: TrialConfig
     description: str
     evidence: Evidence
-    """Basis of the speed: predicted from the catalogue, or projected from measurements on fewer GPUs."""
+    """Basis of the speed: predicted from the catalogue, projected from measurements on fewer GPUs, or measured on so
+    many GPUs."""
     global_batch: int
     """Number of samples per step: the requested number, rounded so that the ranks can divide it evenly."""
     tokens_per_s_per_gpu: Band
@@ -210,7 +211,8 @@ class PlanRow(Schema):
     expected cost; `unlikely`: only for the low end of the band; `no`: for no cost in the band. null without a price or
     a budget."""
     extrapolated_from: tuple[int, ...] = ()
-    """Numbers of GPUs on which the speed was measured, if this row is projected from them; otherwise empty."""
+    """Numbers of GPUs on which the speed was measured, if this row is measured or projected from them; otherwise
+    empty."""
 
 
 class ImpossibleRow(Schema):

@@ -230,7 +230,7 @@ def _notes(request: PlanRequest, kinds: Sequence[_Kind], batch: int) -> tuple[st
         f"{counted(batch, 'sample')} a step for every number of GPUs, as near as the ranks divide it",
         f"goodput: {goodput.overhead:.0%} over step time, {goodput.failures_per_gpu_hour:g} failures per GPU-hour, "
         f"{goodput.checkpoint_s:g} s a checkpoint, {goodput.restart_s:g} s a restart",
-        "predicted or projected, never measured at these sizes; bands are 90 %",
+        "predicted or projected, unless a row says that you measured it; bands are 90 %",
         "layouts are not compiled and compute the loss of all logits, with AdamW; `predict` ranks the others, too",
     ]
     unpriced = [kind.name for kind in kinds if request.price_of(kind.name) is None]

@@ -138,6 +138,16 @@ class MeasuredSize:
         """Measured tokens per second and GPU."""
         return self.predicted.tokens_per_gpu / self.seconds
 
+    def is_of(self, size: PredictedSize) -> bool:
+        """Whether this measurement is of a configuration on the same number of GPUs, with the same groups and as many
+        tokens in a step."""
+        mine = self.predicted
+        return (
+            (mine.gpus, mine.shard_ranks) == (size.gpus, size.shard_ranks)
+            and math.isclose(mine.tokens_per_gpu, size.tokens_per_gpu)
+            and mine.has_layout_of(size)
+        )
+
     @property
     def slowness(self) -> float:
         """Logarithm of measured over predicted step time."""

@@ -109,6 +109,24 @@ def test_a_measurement_on_few_gpus_makes_larger_rows_of_its_kind_projected_and_n
     assert ratio == pytest.approx(2.0, rel=0.05)
 
 
+def test_a_row_of_the_very_measurement_is_measured_and_says_so() -> None:
+    run: dict[str, Any] = {"gpus": ["h100"], "counts": [16, 32], "prices": {}, "global_batch": 128}
+    first = plan(request(**run), TODAY).rows[0]
+    speed = 0.8 * first.tokens_per_s_per_gpu.expected
+    accumulation = first.global_batch // (first.config.micro_batch * first.config.data_ranks(16))
+    measured = {
+        "gpu": "h100", "gpus": 16, "config": first.config.model_dump(), "gradient_accumulation": accumulation,
+        "tokens_per_s_per_gpu": speed,
+    }  # fmt: skip
+    same, larger = plan(request(**run, measurements=[measured]), TODAY).rows
+    assert (same.evidence, larger.evidence) == ("measured", "projected") and same.config == first.config
+    band = same.tokens_per_s_per_gpu
+    assert band.expected == pytest.approx(speed, rel=0.001) and band.low < speed < band.high
+    assert same.extrapolated_from == larger.extrapolated_from == (16,)
+    longer = measured | {"gradient_accumulation": accumulation + 1}
+    assert plan(request(**run, measurements=[longer]), TODAY).rows[0].evidence == "projected"
+
+
 def test_goodput_falls_with_gpus_and_the_interval_is_young_and_dalys() -> None:
     assumptions = Goodput(overhead=0.0, failures_per_gpu_hour=1e-4, checkpoint_s=60, restart_s=600)
     few, many = expected_goodput(assumptions, 64), expected_goodput(assumptions, 4096)

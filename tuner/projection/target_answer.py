@@ -99,6 +99,7 @@ def answer(trials: ProjectedTrials, rejected: Collection[str] = ()) -> StudyProj
         runners_up=tuple(shown[1:]),
         order_changes=shown[0].rank_measured > 1,
         sizes=curves.best_of_each_size(min(trials.measured, key=lambda row: ranks[row.trial_number])),
+        strong_scaling=curves.strong_scaling(fitting[0]),
         projected=len(fitting),
         only_at_target=trials.only_at_target,
         without_layout=tuple(sorted(trials.without_layout, key=ranks.__getitem__)),

@@ -71,12 +71,13 @@ def project_all(
     there = sizes.predict([config for _, config in legal], cluster)
     rows = []
     for (row, config), size in zip(legal, there, strict=True):
-        projection = project(_anchors(row, size), size.predicted, error)
+        projection = project(anchors_of(row, size), size.predicted, error)
         rows.append(OnTarget(row, config, size.predicted, projection, _fits(sizes, row.anchor, projection, size)))
     return rows
 
 
-def _anchors(row: Grown, size: FittingSize) -> list[MeasuredSize]:
+def anchors_of(row: Grown, size: FittingSize) -> list[MeasuredSize]:
+    """Measurements that a configuration is projected from to a size."""
     # Sizes with the target's layout displace those without. The nearest one, the study's own, must never be displaced.
     is_same = row.anchor.predicted.has_layout_of(size.predicted)
     return [*row.smaller, row.anchor] if is_same else [row.anchor]

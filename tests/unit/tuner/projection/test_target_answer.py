@@ -141,6 +141,26 @@ def test_one_gpu_shows_no_communication_and_is_named_in_the_singular() -> None:
     assert any(text.startswith("tokens/s/GPU by size: 1 GPU ") for text in texts)
 
 
+def test_strong_scaling_keeps_the_targets_batch_on_every_size() -> None:
+    projection = answer_of()
+    points = projection.strong_scaling
+    assert [point.gpus for point in points] == [16, 32, 64, 128, 256, 512]
+    assert {point.evidence for point in points} == {"projected"}
+    # On the target itself, both ways of scaling are the same step.
+    there, best_there = points[-1].tokens_per_s_per_gpu, projection.best.tokens_per_s_per_gpu
+    assert (there.low, there.expected, there.high) == pytest.approx(
+        (best_there.low, best_there.expected, best_there.high)
+    )
+    # More accumulation on fewer GPUs spreads what happens once a step: no slower than what was measured with less.
+    best = projection.best
+    assert points[0].tokens_per_s_per_gpu.expected > 0.999 * best.measured_tokens_per_s_per_gpu
+    assert points[0].tokens_per_s_per_gpu.low < points[0].tokens_per_s_per_gpu.expected
+    (text,) = projection_words.strong_scaling(projection)
+    assert text.startswith("tokens/s/GPU with 2048 samples a step on every size: 16 GPUs ")
+    assert text in {row for _, row in projection_words.rows(projection)}
+    assert projection_words.strong_scaling(projection.model_copy(update={"strong_scaling": ()})) == []
+
+
 def test_the_answer_says_where_the_curve_bends_and_what_limits_the_target() -> None:
     usual = answer_of()
     assert usual.best.bends_at_gpus is None and usual.best.bound_by == "compute"

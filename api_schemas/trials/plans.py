@@ -9,6 +9,7 @@ from pydantic import ConfigDict, Field, StringConstraints, field_validator, mode
 
 from shardtune.api_schemas.base import Band, Schema
 from shardtune.api_schemas.machines.hardware import MOST_RANKS
+from shardtune.api_schemas.machines.networks import NetworkName
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.training.models import EXAMPLE, ModelChoice, ModelSpec
 from shardtune.api_schemas.training.workload import MOST_SAMPLES, ChosenPrecision
@@ -78,6 +79,8 @@ class PlanRequest(Schema):
     """Numbers of GPUs."""
     gpus_per_node: int = Field(default=8, ge=1, le=72)
     """Number of GPUs per node."""
+    network: NetworkName | None = Field(default=None, examples=["infiniband-ndr"])
+    """Network between nodes by name. If null, it is the usual one of each kind of GPU, by the catalogue."""
     prices: dict[GpuName, float] = Field(default={}, max_length=12)
     """Price of one GPU for one hour, in your currency, by kind of GPU. No cost is calculated for kinds without a
     price."""

@@ -32,6 +32,13 @@ Epochs = Annotated[float | None, typer.Option(help="Number of times that the run
 Gpus = Annotated[str, typer.Option(help="Kinds of GPUs by their names in the catalogue, such as h100,h200,mi300x.")]
 Counts = Annotated[str, typer.Option(help="Numbers of GPUs: 8..1024 doubles from 8, 64,96 lists them.")]
 GpusPerNode = Annotated[int, typer.Option(min=1, max=72, help="GPUs of a node.")]
+Network = Annotated[
+    str | None,
+    typer.Option(
+        help="Network between nodes: infiniband-hdr, infiniband-ndr, infiniband-xdr, roce-400, efa-p5 or tcp-100 "
+        "(default: the usual one of each kind)."
+    ),
+]
 Prices = Annotated[
     str | None, typer.Option(help="Price of a GPU-hour by kind, in your currency, such as h100=2.10,h200=2.60.")
 ]
@@ -68,6 +75,7 @@ def command(
     epochs: Epochs = None,
     counts: Counts = "8..1024",
     gpus_per_node: GpusPerNode = 8,
+    network: Network = None,
     price: Prices = None,
     prices: PriceFile = None,
     budget: Money = None,
@@ -92,6 +100,7 @@ def command(
         "gpus": [name.strip() for name in gpus.split(",") if name.strip()],
         "counts": options.read_counts(counts),
         "gpus_per_node": gpus_per_node,
+        "network": network,
         "prices": options.read_prices(price, prices),
         "budget": budget,
         "start": planner.read_day(start, "--start"),

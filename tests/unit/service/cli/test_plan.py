@@ -62,6 +62,7 @@ def test_the_text_names_the_cheapest_in_time_with_its_bands(capsys: pytest.Captu
         (("--gpus", "h999"), "h999.*is not in the catalogue"),
         (("--tokens", "0"), r"tokens \(0"),
         (("--tokens", "nan"), "tokens"),
+        (("--network", "token-ring"), r"network \(token-ring\)"),
         (("--budget", "5"), r"budget \(5\) needs prices"),
         (("--measured", "none.json"), r"--measured \(none.json\) cannot be read"),
     ],

@@ -127,6 +127,18 @@ def test_a_row_of_the_very_measurement_is_measured_and_says_so() -> None:
     assert plan(request(**run, measurements=[longer]), TODAY).rows[0].evidence == "projected"
 
 
+def test_a_named_network_is_used_between_nodes_and_noted_as_unchecked() -> None:
+    run: dict[str, Any] = {"gpus": ["h100"], "counts": [8, 64], "prices": {}, "global_batch": 128}
+    usual, slow = (plan(request(**run, network=name), TODAY) for name in ("infiniband-ndr", "tcp-100"))
+    # The catalogue assumes the network of a DGX H100.
+    assert usual.rows == plan(request(**run), TODAY).rows
+    assert slow.rows[0] == usual.rows[0]
+    assert slow.rows[1].hours.expected > 1.05 * usual.rows[1].hours.expected
+    assert "network (tcp-100): 12.5 GB/s a node, unchecked (one 100 Gb/s Ethernet port for each node)" in slow.notes
+    with pytest.raises(ValueError, match="network"):
+        request(network="token-ring")
+
+
 def test_goodput_falls_with_gpus_and_the_interval_is_young_and_dalys() -> None:
     assumptions = Goodput(overhead=0.0, failures_per_gpu_hour=1e-4, checkpoint_s=60, restart_s=600)
     few, many = expected_goodput(assumptions, 64), expected_goodput(assumptions, 4096)

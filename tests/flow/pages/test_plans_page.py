@@ -29,6 +29,14 @@ def test_the_page_and_the_route_have_one_plan(quick_client):
     assert 'id="chart-plan-days"' in text and 'id="chart-plan-money"' in text
 
 
+def test_a_chosen_network_is_that_of_the_plan_and_of_its_address(quick_client):
+    plan = quick_client.post("/v1/plans", json=ASKED | {"network": "tcp-100"}).json()
+    text = html.unescape(quick_client.get("/plans", params=FORM | {"network": "tcp-100"}, headers=HTML).text)
+    row = plan["rows"][-1]
+    assert f"{row['cost']['expected']:,.0f}<br>" in text and "<option selected>tcp-100" in text
+    assert "network=tcp-100" in text and "Network (tcp-100): 12.5 GB/s a node, unchecked" in text
+
+
 @pytest.mark.parametrize(
     ("changes", "says"),
     [

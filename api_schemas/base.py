@@ -16,6 +16,7 @@ from shardtune.api_schemas.strict_numbers import exact
 GIB = 1 << 30
 """Bytes in one GiB, the unit of every field whose name ends in `_gib`."""
 
+Bound = Literal["compute", "memory bandwidth", "intra-node link", "network", "host link", "host launches"]
 Dtype = Literal["float32", "bfloat16", "float16"]
 DTYPE_BYTES: dict[str, int] = {"float32": 4, "bfloat16": 2, "float16": 2}
 _BETWEEN_DTYPES = ", "

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -163,6 +163,10 @@ class Settings(BaseSettings):
     """
     currency: str = Field(default="USD", min_length=1, max_length=8)
     """Currency of `price_per_gpu_hour`, as shown in cost reports."""
+    gpu_prices: dict[str, Annotated[float, Field(gt=0, le=1e6)]] = {}
+    """Price of one GPU for an hour by its name in the catalogue, such as `{"h100": 2.1}`. Plans use it for kinds of GPUs
+    whose price the request does not state. Default: plans know only the prices of their requests.
+    """
     retune_gpu_seconds_per_day: float = Field(default=86_400, ge=0)
     """GPU-seconds (seconds × ranks) that retunes and canaries of all projects together may use per day, from midnight
     to midnight; `inf`: no limit.

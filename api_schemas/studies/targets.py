@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
 
-from shardtune.api_schemas.base import Band, Schema
+from shardtune.api_schemas.base import Band, Bound, Schema
 from shardtune.api_schemas.machines.hardware import MOST_RANKS, Cluster
 from shardtune.api_schemas.names import DeviceName
 from shardtune.api_schemas.strategies import TrialConfig
@@ -136,8 +136,7 @@ class ScaledField(Schema):
 
 
 class CurvePoint(Schema):
-    """Speed of one configuration on a number of nodes. The global batch grows with the nodes, so that each rank has as
-    much work as on the study's cluster."""
+    """Speed of one configuration on a number of nodes."""
 
     nodes: int
     """Number of nodes. It is 1 also for a cluster with fewer GPUs than a whole node has."""
@@ -185,7 +184,19 @@ class ProjectedConfig(Schema):
     parallel groups are of another kind. `nodes`: there is a network between nodes. `communication`: gradients are
     exchanged, which the trial, without data-parallel ranks, did not do."""
     curve: tuple[CurvePoint, ...] = ()
-    """Speeds of the configuration on several numbers of nodes, from the study's cluster up to the target."""
+    """Speeds of the configuration on several numbers of nodes, from the study's cluster up to the target. The global
+    batch grows with the nodes, so that each rank has as much work as on the study's cluster (weak scaling)."""
+    bends_at_gpus: int | None = Field(default=None, examples=[128])
+    """Smallest number of GPUs of `curve` on which the expected speed per GPU is more than a tenth below the measured
+    one. null if no size up to the target loses as much, and in answers of older releases."""
+    bound_by: Bound | None = Field(default=None, examples=["network"])
+    """Resource that takes the largest part of the predicted step on the target. null in answers of older releases."""
+    exposed_communication_fraction: float | None = Field(default=None, examples=[0.31])
+    """Predicted fraction of a step on the target in which GPUs wait for communication. null in answers of older
+    releases."""
+    study_exposed_communication_fraction: float | None = Field(default=None, examples=[0.12])
+    """Predicted fraction of a step on the study's own cluster in which GPUs wait for communication. null in answers of
+    older releases."""
 
 
 class BestAtSize(Schema):
@@ -239,6 +250,10 @@ class StudyProjection(Schema):
     sizes: tuple[BestAtSize, ...] = ()
     """Fastest configuration for each number of nodes, from the study's cluster to the target. Its trial changes at the
     size from which another strategy is faster."""
+    strong_scaling: tuple[CurvePoint, ...] = ()
+    """Speeds of `best` on several numbers of nodes with the target's global batch on each of them (strong scaling): with
+    fewer nodes, each rank accumulates more micro batches. All are projected. Sizes that do not divide the batch are left
+    out. Empty in answers of older releases."""
     projected: int
     """Number of configurations that were projected to the target."""
     only_at_target: int

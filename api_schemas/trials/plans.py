@@ -9,6 +9,7 @@ from pydantic import ConfigDict, Field, StringConstraints, field_validator, mode
 
 from shardtune.api_schemas.base import Band, Schema
 from shardtune.api_schemas.machines.hardware import MOST_RANKS
+from shardtune.api_schemas.machines.networks import NetworkName
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.training.models import EXAMPLE, ModelChoice, ModelSpec
 from shardtune.api_schemas.training.workload import MOST_SAMPLES, ChosenPrecision
@@ -18,9 +19,9 @@ MOST_GPUS = MOST_RANKS
 MOST_CELLS = 120
 """Maximum number of rows of a plan: the number of kinds of GPUs times the number of cluster sizes."""
 GpuName = Annotated[str, StringConstraints(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._-]*$")]
-Evidence = Literal["predicted", "projected"]
-"""Basis of the speed in a plan's row. It is predicted from the catalogue alone, or projected from measurements on fewer
-GPUs. No run has confirmed it in either case."""
+Evidence = Literal["predicted", "projected", "measured"]
+"""Basis of the speed in a plan's row. It is predicted from the catalogue alone, projected from measurements on fewer
+GPUs, or measured, if the request has a measurement of this very configuration on so many GPUs."""
 
 
 class PlanMeasurement(Schema):
@@ -78,6 +79,8 @@ class PlanRequest(Schema):
     """Numbers of GPUs."""
     gpus_per_node: int = Field(default=8, ge=1, le=72)
     """Number of GPUs per node."""
+    network: NetworkName | None = Field(default=None, examples=["infiniband-ndr"])
+    """Network between nodes by name. If null, it is the usual one of each kind of GPU, by the catalogue."""
     prices: dict[GpuName, float] = Field(default={}, max_length=12)
     """Price of one GPU for one hour, in your currency, by kind of GPU. No cost is calculated for kinds without a
     price."""
@@ -182,7 +185,8 @@ class PlanRow(Schema):
     config: TrialConfig
     description: str
     evidence: Evidence
-    """Basis of the speed: predicted from the catalogue, or projected from measurements on fewer GPUs."""
+    """Basis of the speed: predicted from the catalogue, projected from measurements on fewer GPUs, or measured on so
+    many GPUs."""
     global_batch: int
     """Number of samples per step: the requested number, rounded so that the ranks can divide it evenly."""
     tokens_per_s_per_gpu: Band
@@ -210,7 +214,8 @@ class PlanRow(Schema):
     expected cost; `unlikely`: only for the low end of the band; `no`: for no cost in the band. null without a price or
     a budget."""
     extrapolated_from: tuple[int, ...] = ()
-    """Numbers of GPUs on which the speed was measured, if this row is projected from them; otherwise empty."""
+    """Numbers of GPUs on which the speed was measured, if this row is measured or projected from them; otherwise
+    empty."""
 
 
 class ImpossibleRow(Schema):

@@ -4,7 +4,7 @@ from typing import Literal, Self
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
-from shardtune.api_schemas.base import Schema
+from shardtune.api_schemas.base import Bound, Schema
 from shardtune.api_schemas.machines.hardware import Cluster, MeasuredHardware
 from shardtune.api_schemas.strategies import Checkpointing, TrialConfig
 from shardtune.api_schemas.training.adapters import Adapter
@@ -18,8 +18,6 @@ from shardtune.api_schemas.training.workload import MOST_SAMPLES, ChosenPrecisio
 Verdict = Literal["fits", "may fit", "does not fit"]
 """Whether a configuration fits into a rank's memory. It fits if the whole 90 % interval of the predicted memory lies
 within the limit, `may fit` if a part does, so that only a run can tell, and does not fit otherwise."""
-
-Bound = Literal["compute", "memory bandwidth", "intra-node link", "network", "host link", "host launches"]
 
 
 class MemoryTerm(Schema):

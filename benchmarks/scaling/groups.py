@@ -19,7 +19,7 @@ from shardtune.tuner.projection.sizes import MeasuredSize, predict_sizes
 SWEEP = "vinjn/nanotron-ultrascale-playbook (sweep)"
 """Source of every file in the format of `nanotron_sweep.csv`, which does not name one."""
 DATA = Path(__file__).parents[1] / "data"
-_SAME = (
+SAME = (
     "source", "model_name", "gpu", "backend", "seq_len", "act_ckpt", "precision", "compile", "micro_batch", "offload",
 )  # fmt: skip
 
@@ -57,7 +57,7 @@ def published(path: Path, hardware: Path = DATA / "hardware.csv") -> list[Group]
     for case in _uncontradicted(path, hardware):
         row = Row(_measured(case), round(case.candidate["accumulation"]))
         for family in _shard_families(case):
-            rows[(*(case.row[name] for name in _SAME), str(case.implementation), family)].append(row)
+            rows[(*(case.row[name] for name in SAME), str(case.implementation), family)].append(row)
     groups = (_group(key[0], ", ".join((*key[1:10], key[-1])), listed) for key, listed in rows.items())
     return _distinct(group for group in groups if group is not None)
 

@@ -11,8 +11,9 @@ import numpy as np
 
 from benchmarks.parallel.tables import NANOTRON_COLUMNS, Measured
 from benchmarks.parallel.tables import read as read_sweep
+from benchmarks.predictor.columns import Misread
 from benchmarks.scaling.choice import Choice, choices
-from benchmarks.scaling.groups import Group, published, swept
+from benchmarks.scaling.groups import SAME, Group, published, swept
 from benchmarks.scaling.pairs import LOSING, Pair, ladders, pairs
 from shardtune.tuner.projection.structural import weighted_quantile
 
@@ -33,9 +34,12 @@ def score(files: Sequence[Path]) -> dict[str, Any]:
     """
     groups, tables = list[Group](), dict[str, Sequence[Measured]]()
     for file in files:
-        if _is_sweep(file):
+        columns = _columns(file)
+        if columns.issuperset(NANOTRON_COLUMNS):
             read = read_sweep(file)
             tables |= {name: [*tables.get(name, ()), *rows] for name, rows in read.items()}
+        elif lacking := sorted({*SAME, "n_gpus", "tokens_per_s_per_gpu", "peak_mem_gib"} - columns):
+            raise Misread(f"{file}: columns ({', '.join(lacking)}) are missing; keep the header of published.csv")
         else:
             groups += published(file)
     groups += swept(tables.values())
@@ -61,9 +65,9 @@ def score(files: Sequence[Path]) -> dict[str, Any]:
     }
 
 
-def _is_sweep(file: Path) -> bool:
+def _columns(file: Path) -> set[str]:
     with file.open(newline="", encoding="utf-8") as lines:
-        return set(DictReader(lines).fieldnames or ()).issuperset(NANOTRON_COLUMNS)
+        return set(DictReader(lines).fieldnames or ())
 
 
 class _Figures:

@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.whole_runs.models import model
+from benchmarks.whole_runs.models import model, trained_length
 from shardtune.api_schemas.trials.plans import PlanRequest, PlanRow
 from shardtune.tuner.plans.plan import plan
 
@@ -38,7 +38,7 @@ def planned(row: Mapping[str, str]) -> PlanRow | None:
         tokens=float(row["tokens_b"]) * 1e9,
         gpus=(row["gpu"] if row["gpu"] != "A100" else "A100-80GB",),
         counts=(count,) if count else _COUNTS,
-        sequence_length=4096,
+        sequence_length=trained_length(row["model"]),
     )
     rows = plan(request, _START).rows
     return min(rows, key=lambda each: abs(math.log(each.hours.expected / (24.0 * _DAYS))), default=None)

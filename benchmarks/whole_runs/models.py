@@ -24,13 +24,29 @@ _EXPERTS: dict[str, tuple[int, int, int, int, int, int, int]] = {
     "deepseek-v3": (61, 7168, 96, 2048, 256, 9, 129280),
     "mixtral-8x7b": (32, 4096, 32, 14336, 8, 2, 32000),
 }  # fmt: skip
+_LENGTHS = {
+    # Tokens of a sequence in pre-training, as model cards, papers and training configurations state them.
+    "glm-130b": 2048, "mpt-7b": 2048, "pythia": 2048, "tinyllama": 2048, "llama-3-": 8192, "llama-3.1-": 8192, "olmo-3": 8192,
+    "smollm3": 4096, "deepseek": 4096,
+}  # fmt: skip
+_USUAL_LENGTH = 4096
 _POSITIONS = 1 << 20
+
+
+def trained_length(name: str) -> int:
+    """Sequence length of a run's pre-training: the published one where it is known here, else 4096."""
+    key = _key(name)
+    return next((length for start, length in _LENGTHS.items() if key.startswith(start)), _USUAL_LENGTH)
+
+
+def _key(name: str) -> str:
+    return name.lower().replace(" ", "-")
 
 
 def model(name: str, parameters_b: float, notes: str) -> ModelSpec:
     """Model of a run: of its published dimensions where they are known here, else a Llama of as many parameters; a mixture
     of experts is one of as many active parameters."""
-    key = name.lower().replace(" ", "-")
+    key = _key(name)
     if key in _EXPERTS:
         layers, hidden, heads, width, experts, chosen, vocab = _EXPERTS[key]
         config: dict[str, Any] = _llama(layers, hidden, heads, 8, width, vocab) | {

@@ -56,11 +56,13 @@ def _choice(row: PlanRow) -> PlanChoice:
 
 
 def _figure(row: PlanRow, band: Band, unit: str, divisor: float = 1.0) -> Figure:
-    source = (
-        "predictor, no trial"
-        if row.evidence == "predicted"
-        else f"projection from measurements on {', '.join(map(str, row.extrapolated_from))} GPUs"
-    )
+    gpus = ", ".join(map(str, row.extrapolated_from))
+    sources = {
+        "predicted": "predictor, no trial",
+        "projected": f"projection from measurements on {gpus} GPUs",
+        "measured": f"your measurement on {row.gpus} GPUs",
+    }
+    source = sources[row.evidence]
     return figure(band.expected / divisor, unit, row.evidence, source, (band.low / divisor, band.high / divisor))
 
 

@@ -33,6 +33,7 @@ def plan(
     gpus: str | Sequence[str],
     counts: int | Sequence[int],
     gpus_per_node: int = 8,
+    network: str | None = None,
     prices: Mapping[str, float] | None = None,
     budget: float | None = None,
     start: date | str | None = None,
@@ -51,6 +52,7 @@ def plan(
         gpus: kinds of GPUs by their names in the catalogue, such as `["h100", "h200"]`.
         counts: numbers of GPUs, such as `[8, 16, 32]`.
         gpus_per_node: GPUs of a node.
+        network: network between nodes by name, such as `infiniband-ndr` (default: the usual one of each kind).
         prices: price of a GPU-hour by kind, in your currency.
         budget: money that the run may cost.
         start: first day of the run (default: today, UTC).
@@ -82,6 +84,7 @@ def plan(
             "gpus": [gpus] if isinstance(gpus, str) else list(gpus),
             "counts": _whole([counts] if isinstance(counts, int | Integral) else list(counts)),
             "gpus_per_node": gpus_per_node,
+            "network": network,
             "budget": budget,
             "start": planner.read_day(start, "start"),
             "deadline": planner.read_day(deadline, "deadline"),

@@ -38,6 +38,13 @@ def finish(row: PlanRow) -> str:
     return f"{row.finish.expected} ({row.finish.earliest} to {row.finish.latest})"
 
 
+def evidence(plan: Plan) -> str:
+    """Say which rows of a plan were measured."""
+    if any(row.evidence == "measured" for row in plan.rows):
+        return "Rows marked measured are of your measurements; nothing else was measured at these sizes."
+    return "Nothing was measured at these sizes."
+
+
 def choices(plan: Plan) -> list[tuple[str, PlanRow | None, str]]:
     """Return the choices that a plan proposes, such as the cheapest row. Each has its name, its row, and the text that
     is shown if no row qualifies."""

@@ -8,6 +8,7 @@ from typing import Literal
 
 from shardtune.api_schemas.base import Band
 from shardtune.api_schemas.formatting import counted
+from shardtune.api_schemas.machines import networks
 from shardtune.api_schemas.training.workload import MOST_SAMPLES
 from shardtune.api_schemas.trials.objective import Objective
 from shardtune.api_schemas.trials.plans import DateBand, ImpossibleRow, Plan, PlanRequest, PlanRow
@@ -98,6 +99,9 @@ def _resolve(request: PlanRequest, name: str, objective: Objective) -> _Kind:
     if model.memory_gib is None:
         raise ValueError(f"gpus ({name!r}) has no memory in the catalogue; name another kind")
     cluster = catalogue.parse_cluster(f"2x{request.gpus_per_node}x{model.name}")
+    if request.network is not None:
+        bandwidth = networks.gb_per_s_of_node(request.network, request.gpus_per_node)
+        cluster = cluster.model_copy(update={"inter_node_gb_per_s": bandwidth})
     asked = PredictionRequest(
         model=request.model, cluster=cluster, sequence_length=request.sequence_length, precision=request.precision
     )
@@ -230,9 +234,11 @@ def _notes(request: PlanRequest, kinds: Sequence[_Kind], batch: int) -> tuple[st
         f"{counted(batch, 'sample')} a step for every number of GPUs, as near as the ranks divide it",
         f"goodput: {goodput.overhead:.0%} over step time, {goodput.failures_per_gpu_hour:g} failures per GPU-hour, "
         f"{goodput.checkpoint_s:g} s a checkpoint, {goodput.restart_s:g} s a restart",
-        "predicted or projected, never measured at these sizes; bands are 90 %",
+        "predicted or projected, unless a row says that you measured it; bands are 90 %",
         "layouts are not compiled and compute the loss of all logits, with AdamW; `predict` ranks the others, too",
     ]
+    if request.network is not None:
+        notes.append(networks.network_note(request.network, request.gpus_per_node))
     unpriced = [kind.name for kind in kinds if request.price_of(kind.name) is None]
     if not request.prices:
         notes.append("no prices were given: the cheapest row is that of the fewest GPU-hours")

@@ -1,4 +1,5 @@
-"""Speeds of a plan's configurations on one kind of GPU: predicted, or projected from measurements on fewer GPUs."""
+"""Speeds of a plan's configurations on one kind of GPU: predicted, projected from measurements on fewer GPUs, or
+measured."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -106,7 +107,8 @@ class KindSpeeds:
         projection = project(self.anchors, size)
         speed = projection.tokens_per_s_per_gpu
         band = Band(expected=speed.expected, low=speed.low, high=speed.high)
-        return ConfigSpeed(index, band, "projected", tuple(sorted(set(projection.anchors))))
+        evidence: Evidence = "measured" if any(anchor.is_of(size) for anchor in self.anchors) else "projected"
+        return ConfigSpeed(index, band, evidence, tuple(sorted(set(projection.anchors))))
 
 
 def speeds_of_kind(

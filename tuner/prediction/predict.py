@@ -25,7 +25,6 @@ from shardtune.api_schemas.strategies.recipe_support import float8_support, fp16
 from shardtune.api_schemas.training.padding import padding_of
 from shardtune.api_schemas.training.workload import Workload
 from shardtune.api_schemas.trials.predictions import (
-    Bound,
     MemoryPrediction,
     MemoryTerm,
     Prediction,
@@ -46,7 +45,7 @@ from shardtune.tuner.prediction.evaluation import Evaluation, evaluate, machine
 from shardtune.tuner.prediction.footprint import peak_memory
 from shardtune.tuner.prediction.footprint.peak import MOMENTS, SOURCES
 from shardtune.tuner.prediction.model_shape import ModelShape
-from shardtune.tuner.prediction.throughput import StepTable
+from shardtune.tuner.prediction.throughput import bounding_resources
 
 _UNPACKING_SIGMA = 0.25
 """Additional standard deviation of the logarithm of a predicted speed if weights are in 4 bits. The kernel that unpacks
@@ -236,7 +235,7 @@ def _predict_speed(
         step_time_s=seconds,
         mfu=rate * shape.model_flops_per_token(workload.attended_length) / peak if peak else None,
         exposed_communication_fraction=parts["communication"] / seconds,
-        bound_by=_bounding_resource(result.step, parts, index),
+        bound_by=bounding_resources(parts, _at(result.step.network_bound, index))[0],
         parts_s=parts,
         calibrated_on=fit.rows,
     )
@@ -249,20 +248,6 @@ def _padding(workload: Workload, cluster: Cluster, config: TrialConfig) -> dict[
         return {}
     split = config.split(workload.global_batch, cluster.world_size)
     return {"padding_fraction": padding_of(plan, split).padding_fraction}
-
-
-def _bounding_resource(step: StepTable, parts: dict[str, float], index: int) -> Bound:
-    """Name of the resource that takes the largest part of the step: the bottleneck."""
-    # Communication is bound by the slowest link: the network where a group spans nodes.
-    network = _at(step.network_bound, index) > 0
-    seconds: dict[Bound, float] = {
-        "compute": parts["matmul"] + parts["vector_matmul"] + parts["attention"],
-        "memory bandwidth": parts["elementwise"] + parts["step"],
-        "host launches": parts["launch"] + parts["backend"],
-        "network" if network else "intra-node link": parts["communication"],
-        "host link": parts["offload"],
-    }
-    return max(seconds, key=lambda name: seconds[name])
 
 
 def _cheapest_change(

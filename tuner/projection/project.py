@@ -76,7 +76,7 @@ def project(anchors: Sequence[MeasuredSize], target: PredictedSize, error: Struc
         seconds, open_width = foreseen.seconds, foreseen.communication_width
     else:
         seconds = target.seconds * math.exp(_slowness_of_others(used, target) + error.drift * doublings)
-    spread = math.exp(error.half_width(doublings, len(unseen)) + open_width)
+    spread = math.exp(error.half_width(doublings, len(unseen), open_width))
     speed = target.tokens_per_gpu / seconds
     return Projection(
         gpus=target.gpus,

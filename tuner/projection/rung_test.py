@@ -141,5 +141,4 @@ def error_after(test: RungTest | None) -> StructuralError:
 def widened(factor: float) -> StructuralError:
     """Error model of published runs, with bands widened by the factor of a rung test (projections from smaller clusters
     against measurements)."""
-    published = learnt()
-    return replace(published, width=published.width * factor)
+    return replace(learnt(), widening=factor)

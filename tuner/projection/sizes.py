@@ -7,12 +7,12 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
-from shardtune.api_schemas.base import GIB
+from shardtune.api_schemas.base import GIB, Bound
 from shardtune.tuner.prediction.candidates import Candidates, Dtypes, Implementation, from_rows
 from shardtune.tuner.prediction.footprint import MemoryTable, peak_memory
 from shardtune.tuner.prediction.model_shape import ModelShape
 from shardtune.tuner.prediction.rates import Network, Rates
-from shardtune.tuner.prediction.throughput import StepTable, step_times
+from shardtune.tuner.prediction.throughput import StepTable, bounding_resources, step_times
 
 _LAYOUT = (
     "backend",
@@ -50,11 +50,18 @@ class PredictedSize:
     """Number of tokens that each GPU trains on in a step."""
     memory_gib: float
     """Predicted peak memory of tensors in GiB (torch's `max_memory_allocated`), on the GPU that needs most."""
+    bound_by: Bound
+    """Resource that takes the largest part of the predicted step."""
 
     @property
     def tokens_per_s_per_gpu(self) -> float:
         """Predicted tokens per second and GPU."""
         return self.tokens_per_gpu / self.seconds
+
+    @property
+    def communication_fraction(self) -> float:
+        """Predicted fraction of a step in which the GPU waits for communication."""
+        return self.communication_s / self.seconds
 
     @property
     def spans_nodes(self) -> bool:
@@ -131,6 +138,16 @@ class MeasuredSize:
         """Measured tokens per second and GPU."""
         return self.predicted.tokens_per_gpu / self.seconds
 
+    def is_of(self, size: PredictedSize) -> bool:
+        """Whether this measurement is of a configuration on the same number of GPUs, with the same groups and as many
+        tokens in a step."""
+        mine = self.predicted
+        return (
+            (mine.gpus, mine.shard_ranks) == (size.gpus, size.shard_ranks)
+            and math.isclose(mine.tokens_per_gpu, size.tokens_per_gpu)
+            and mine.has_layout_of(size)
+        )
+
     @property
     def slowness(self) -> float:
         """Logarithm of measured over predicted step time."""
@@ -150,6 +167,7 @@ def of_candidates(
     seconds = np.broadcast_to(step.total, count)
     exposed = np.broadcast_to(step.parts["communication"], count)
     allocated = np.broadcast_to(memory.allocated, count) / GIB
+    bounds = bounding_resources(step.parts, np.broadcast_to(step.network_bound, count))
     return [
         PredictedSize(
             gpus=round(float(gpus[index])),
@@ -161,6 +179,7 @@ def of_candidates(
             communication_s=float(exposed[index]),
             tokens_per_gpu=float(tokens[index]),
             memory_gib=float(allocated[index]),
+            bound_by=bounds[index],
         )
         for index in range(count)
     ]

@@ -45,10 +45,14 @@ class StructuralError:
     """Fraction of the error's variance that all projections of one source share, since a source has one network and one
     program."""
 
-    def half_width(self, doublings: float, unseen: int = 0) -> float:
+    widening: float = 1.0
+    """Factor on the whole half-width, by which a rung test widens bands; 1 without one."""
+
+    def half_width(self, doublings: float, unseen: int = 0, open_width: float = 0.0) -> float:
         """Half-width of the 90 % band in logarithm of time. It grows linearly with doublings of the GPUs; each aspect
-        of the target that no measurement covers counts as one more doubling."""
-        return self.width * (_FIRST + doublings + unseen)
+        of the target that no measurement covers counts as one more doubling. `open_width`: part that comes from not
+        knowing how far predicted communication time is off."""
+        return self.widening * (self.width * (_FIRST + doublings + unseen) + open_width)
 
 
 @lru_cache(maxsize=64)

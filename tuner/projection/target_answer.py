@@ -17,7 +17,7 @@ from shardtune.tuner.projection.chances import ProjectedSpeed, chances_of_best
 from shardtune.tuner.projection.rung_test import Rung, RungAnchors
 from shardtune.tuner.projection.structural import StructuralError
 from shardtune.tuner.projection.surrogates import growths, scaled_fields
-from shardtune.tuner.projection.target_curves import Curves
+from shardtune.tuner.projection.target_curves import Curves, bend
 from shardtune.tuner.projection.target_rows import OnTarget, distinct, grown_configs, project_all
 from shardtune.tuner.projection.target_sizes import TargetSizes
 
@@ -99,6 +99,7 @@ def answer(trials: ProjectedTrials, rejected: Collection[str] = ()) -> StudyProj
         runners_up=tuple(shown[1:]),
         order_changes=shown[0].rank_measured > 1,
         sizes=curves.best_of_each_size(min(trials.measured, key=lambda row: ranks[row.trial_number])),
+        strong_scaling=curves.strong_scaling(fitting[0]),
         projected=len(fitting),
         only_at_target=trials.only_at_target,
         without_layout=tuple(sorted(trials.without_layout, key=ranks.__getitem__)),
@@ -149,6 +150,7 @@ def _described(
     """Describe a projected configuration for the answer. `chances`: the chance that it is the fastest, and the chance
     that any configuration projected from the same trial is."""
     contender, projection = row.grown.contender, row.projection
+    here, there = row.grown.anchor.predicted, row.predicted
     return ProjectedConfig(
         trial_number=contender.trial_number,
         config=row.config,
@@ -163,6 +165,10 @@ def _described(
         rank_measured=rank,
         unseen=tuple(axis for axis in ("layout", "nodes", "communication") if axis in projection.unseen),
         curve=curve,
+        bends_at_gpus=bend(curve),
+        bound_by=there.bound_by,
+        exposed_communication_fraction=round(there.communication_fraction, 3),
+        study_exposed_communication_fraction=round(here.communication_fraction, 3),
     )
 
 

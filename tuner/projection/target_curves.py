@@ -8,13 +8,24 @@ from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.studies.study_result import Contender
 from shardtune.api_schemas.studies.targets import BestAtSize, CurvePoint
 from shardtune.tuner.projection.bands import band, exactly
+from shardtune.tuner.projection.project import project
 from shardtune.tuner.projection.structural import StructuralError
-from shardtune.tuner.projection.target_rows import OnTarget, project_all
+from shardtune.tuner.projection.target_rows import OnTarget, anchors_of, project_all
 from shardtune.tuner.projection.target_sizes import TargetSizes
 
 _COMPARED = 16
 """Maximum number of configurations taken from each of two lists: the fastest on the target, as predicted, and the
 fastest measured. All of them are projected to every cluster size."""
+
+_LOST_AT_BEND = 0.10
+"""Fraction of the measured speed per GPU whose loss counts as the bend of a curve."""
+
+
+def bend(curve: Sequence[CurvePoint]) -> int | None:
+    """Smallest number of GPUs of a curve whose speed per GPU is expected to be more than a tenth below that of its first
+    point, which was measured; None if there is none."""
+    least = (1.0 - _LOST_AT_BEND) * curve[0].tokens_per_s_per_gpu.expected
+    return next((point.gpus for point in curve if point.tokens_per_s_per_gpu.expected < least), None)
 
 
 class Curves:
@@ -24,7 +35,7 @@ class Curves:
     def __init__(
         self, sizes: TargetSizes, fitting: Sequence[OnTarget], ranks: Mapping[int, int], error: StructuralError
     ) -> None:
-        self._sizes = sizes
+        self._sizes, self._error = sizes, error
         by_rank = sorted(fitting, key=lambda row: ranks[row.grown.contender.trial_number])
         chosen = {id(row): row.grown for row in (*fitting[:_COMPARED], *by_rank[:_COMPARED])}
         self._grown = list(chosen.values())
@@ -43,6 +54,25 @@ class Curves:
             if row is not None:
                 gpus, speed = row.projection.gpus, band(row.projection.tokens_per_s_per_gpu)
                 points.append(CurvePoint(nodes=nodes, gpus=gpus, evidence="projected", tokens_per_s_per_gpu=speed))
+        return tuple(points)
+
+    def strong_scaling(self, shown: OnTarget) -> tuple[CurvePoint, ...]:
+        """Points of one configuration with the target's global batch on every size, also on the study's own."""
+        sizes, batch, points = self._sizes, self._sizes.global_batch(self._sizes.there), list[CurvePoint]()
+        for cluster in (sizes.cluster, *sizes.between()):
+            config = shown.grown.growth.at(cluster.world_size)
+            if config is None or batch % (config.micro_batch * config.data_ranks(cluster.world_size)):
+                continue
+            (size,) = sizes.predict([config], cluster, batch)
+            projection = project(anchors_of(shown.grown, size), size.predicted, self._error)
+            points.append(
+                CurvePoint(
+                    nodes=cluster.nodes,
+                    gpus=cluster.world_size,
+                    evidence="projected",
+                    tokens_per_s_per_gpu=band(projection.tokens_per_s_per_gpu),
+                )
+            )
         return tuple(points)
 
     def best_of_each_size(self, contender: Contender) -> tuple[BestAtSize, ...]:

@@ -9,7 +9,7 @@ from shardtune.api_schemas.studies.study_result import Contender
 from shardtune.tuner.objective import available_gib
 from shardtune.tuner.projection.project import Projection, project
 from shardtune.tuner.projection.rung_test import RungAnchors
-from shardtune.tuner.projection.sizes import MeasuredSize
+from shardtune.tuner.projection.sizes import MeasuredSize, PredictedSize
 from shardtune.tuner.projection.structural import StructuralError
 from shardtune.tuner.projection.surrogates import Growth, growths
 from shardtune.tuner.projection.target_sizes import FittingSize, TargetSizes
@@ -33,6 +33,8 @@ class OnTarget:
 
     grown: Grown
     config: TrialConfig
+    predicted: PredictedSize
+    """Prediction of the configuration on the target, without any measurement."""
     projection: Projection
     fits: bool
     """Whether the configuration should fit on the target: its projected memory is within what a GPU may use, or no more
@@ -69,12 +71,13 @@ def project_all(
     there = sizes.predict([config for _, config in legal], cluster)
     rows = []
     for (row, config), size in zip(legal, there, strict=True):
-        projection = project(_anchors(row, size), size.predicted, error)
-        rows.append(OnTarget(row, config, projection, _fits(sizes, row.anchor, projection, size)))
+        projection = project(anchors_of(row, size), size.predicted, error)
+        rows.append(OnTarget(row, config, size.predicted, projection, _fits(sizes, row.anchor, projection, size)))
     return rows
 
 
-def _anchors(row: Grown, size: FittingSize) -> list[MeasuredSize]:
+def anchors_of(row: Grown, size: FittingSize) -> list[MeasuredSize]:
+    """Measurements that a configuration is projected from to a size."""
     # Sizes with the target's layout displace those without. The nearest one, the study's own, must never be displaced.
     is_same = row.anchor.predicted.has_layout_of(size.predicted)
     return [*row.smaller, row.anchor] if is_same else [row.anchor]

@@ -78,14 +78,17 @@ class TargetSizes:
         """Samples per step on a cluster, in proportion to its ranks, so that each rank has the same work."""
         return self.workload.global_batch * cluster.world_size // self.cluster.world_size
 
-    def predict(self, configs: Sequence[TrialConfig], cluster: Cluster) -> list[FittingSize]:
+    def predict(
+        self, configs: Sequence[TrialConfig], cluster: Cluster, global_batch: int | None = None
+    ) -> list[FittingSize]:
         """Predict configurations on a cluster. Predictions are not calibrated: a projection uses the ratio of two of
-        them, in which a correction would cancel."""
+        them, in which a correction would cancel. Without `global_batch`, each rank has the same work on all
+        clusters."""
         if not configs:
             return []
         is_own = cluster == self.cluster
         hardware = self.hardware if is_own else rungs.target_rates(self.hardware, self.cluster, self.target)
-        workload = self.workload.model_copy(update={"global_batch": self.global_batch(cluster)})
+        workload = self.workload.model_copy(update={"global_batch": global_batch or self.global_batch(cluster)})
         usable = cluster.model_copy(update={"memory_gib": available_gib(cluster, self.objective)})
         candidates = from_configs(configs, workload.longest_row, cluster.world_size, workload.global_batch)
         evaluation = evaluate(self.shape, candidates, workload, usable, measured=hardware)

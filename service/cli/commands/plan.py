@@ -11,9 +11,11 @@ from shardtune.service.cli.lazy_module import LazyModule, load_numpy
 from shardtune.service.cli.options import AsJson, PlainModel, PrecisionName, SequenceLength, stated_workload
 
 if TYPE_CHECKING:
+    from shardtune.service.cli.plan import epochs as run_tokens
     from shardtune.service.cli.plan import lines, options, planner
     from shardtune.service.cli.predict import model_argument
 else:
+    run_tokens = LazyModule("shardtune.service.cli.plan.epochs")
     lines = LazyModule("shardtune.service.cli.plan.lines")
     options = LazyModule("shardtune.service.cli.plan.options")
     planner = LazyModule("shardtune.service.cli.plan.planner")
@@ -22,10 +24,21 @@ else:
 app = typer.Typer()
 
 
-Tokens = Annotated[float, typer.Option(help="Tokens that the run trains on, such as 300e9.")]
+Tokens = Annotated[float | None, typer.Option(help="Tokens that the run trains on, such as 300e9.")]
+SampleFile = Annotated[
+    Path | None, typer.Option("--data", help="JSONL file of sample lengths; with --epochs, in place of --tokens.")
+]
+Epochs = Annotated[float | None, typer.Option(help="Number of times that the run trains on the samples of --data.")]
 Gpus = Annotated[str, typer.Option(help="Kinds of GPUs by their names in the catalogue, such as h100,h200,mi300x.")]
 Counts = Annotated[str, typer.Option(help="Numbers of GPUs: 8..1024 doubles from 8, 64,96 lists them.")]
 GpusPerNode = Annotated[int, typer.Option(min=1, max=72, help="GPUs of a node.")]
+Network = Annotated[
+    str | None,
+    typer.Option(
+        help="Network between nodes: infiniband-hdr, infiniband-ndr, infiniband-xdr, roce-400, efa-p5 or tcp-100 "
+        "(default: the usual one of each kind)."
+    ),
+]
 Prices = Annotated[
     str | None, typer.Option(help="Price of a GPU-hour by kind, in your currency, such as h100=2.10,h200=2.60.")
 ]
@@ -56,10 +69,13 @@ Measurements = Annotated[
 @app.command("plan")
 def command(
     model: PlainModel,
-    tokens: Tokens,
     gpus: Gpus,
+    tokens: Tokens = None,
+    data: SampleFile = None,
+    epochs: Epochs = None,
     counts: Counts = "8..1024",
     gpus_per_node: GpusPerNode = 8,
+    network: Network = None,
     price: Prices = None,
     prices: PriceFile = None,
     budget: Money = None,
@@ -77,12 +93,14 @@ def command(
     as_json: AsJson = False,
 ) -> None:
     """Plan a training run: hours, money and finish date by kind and number of GPUs, without running anything."""
+    run = run_tokens.read_tokens(tokens, data, epochs)
     values: dict[str, Any] = planner.plannable_values(model_argument.read_model(model).values)
     values |= stated_workload(seq_len, global_batch, precision) | {
-        "tokens": tokens,
+        "tokens": run.tokens,
         "gpus": [name.strip() for name in gpus.split(",") if name.strip()],
         "counts": options.read_counts(counts),
         "gpus_per_node": gpus_per_node,
+        "network": network,
         "prices": options.read_prices(price, prices),
         "budget": budget,
         "start": planner.read_day(start, "--start"),
@@ -97,7 +115,7 @@ def command(
         },
     }
     load_numpy()
-    plan = planner.make_plan(values)
+    plan = run.checked(planner.make_plan(values))
     if as_json:
         print(plan.model_dump_json())
     else:

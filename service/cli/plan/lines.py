@@ -21,7 +21,7 @@ def show(plan: Plan) -> None:
         f"{plan.model}: {plan.parameters / 1e9:.2f} billion parameters, {plan.tokens:,.0f} tokens, sequence "
         f"{plan.sequence_length}, start {plan.start}"
     )
-    console.print("Nothing was measured at these sizes. Each figure is followed by its 90 % band.")
+    console.print(f"{plan_words.evidence(plan)} Each figure is followed by its 90 % band.")
     _show_choices(console, plan)
     if plan.rows:
         console.print(_table(plan))

@@ -4,9 +4,9 @@ from typing import Literal
 
 from pydantic import Field, JsonValue
 
-from shardtune.api_schemas.base import Schema
+from shardtune.api_schemas.base import Bound, Schema
 from shardtune.api_schemas.trials.plans import DateBand, ImpossibleRow
-from shardtune.api_schemas.trials.predictions import Bound, Verdict
+from shardtune.api_schemas.trials.predictions import Verdict
 from shardtune.service.mcp.schemas.figures import Figure
 
 Likelihood = Literal["surely", "likely", "unlikely", "no"]

@@ -6,6 +6,7 @@ from typing import Any, Literal
 from pydantic import Field, JsonValue
 
 from shardtune.api_schemas.base import Schema
+from shardtune.api_schemas.machines.networks import NetworkName
 from shardtune.api_schemas.strategies import Checkpointing
 from shardtune.api_schemas.training.adapters import Adapter
 from shardtune.api_schemas.training.sample_lengths import SampleLengths
@@ -106,6 +107,8 @@ class PlanArguments(Schema):
     """Numbers of GPUs."""
     gpus_per_node: int = 8
     """Number of GPUs of a node."""
+    network: NetworkName | None = Field(default=None, examples=["infiniband-ndr"])
+    """Network between nodes by name; null: the usual one of each kind of GPU."""
     prices: dict[str, float] = {}
     """Price of a GPU-hour by kind of GPU, in your currency."""
     budget: float | None = None

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 from shardtune.api_schemas.base import Band
 from shardtune.api_schemas.formatting import counted, memory
-from shardtune.api_schemas.studies.targets import BestAtSize, ProjectedConfig, StudyProjection
+from shardtune.api_schemas.studies.targets import BestAtSize, CurvePoint, ProjectedConfig, StudyProjection
 from shardtune.service.wording import plan_words, study_words
 from shardtune.service.wording.targets import confirmation_words, rehearsal_words
 
@@ -26,6 +26,8 @@ def rows(projection: StudyProjection) -> list[tuple[str, str]]:
         *rehearsal_words.sentences(projection),
         order(projection),
         curve(projection),
+        *strong_scaling(projection),
+        *limits(projection),
         *take_overs(projection.sizes),
         *rung_test(projection),
         *assumptions(projection),
@@ -116,13 +118,46 @@ def order(projection: StudyProjection) -> str:
 def curve(projection: StudyProjection) -> str:
     """Describe how the best configuration's speed per GPU changes with the size of the cluster, with the same work for
     each rank. The sizes are the measured ones, numbers of nodes that are powers of two, and the target."""
-    last = projection.best.curve[-1]
-    shown = [point for point in projection.best.curve if point.evidence == "measured" or _is_power_of_two(point.nodes)]
-    points = (
+    return f"tokens/s/GPU by size: {_points(projection.best.curve)}"
+
+
+def strong_scaling(projection: StudyProjection) -> list[str]:
+    """Describe how the best configuration's speed per GPU changes with the size of the cluster, with the target's global
+    batch on every size; empty for answers of older releases."""
+    if len(projection.strong_scaling) < 2:
+        return []
+    samples = counted(projection.global_batch, "sample")
+    return [f"tokens/s/GPU with {samples} a step on every size: {_points(projection.strong_scaling)}"]
+
+
+def _points(curve: Sequence[CurvePoint]) -> str:
+    last = curve[-1]
+    shown = [point for point in curve if point.evidence == "measured" or _is_power_of_two(point.nodes)]
+    return "; ".join(
         f"{_gpus(point.gpus)} {speed(point.tokens_per_s_per_gpu)}{' measured' if point.evidence == 'measured' else ''}"
         for point in (*shown, *([] if last in shown else [last]))
     )
-    return f"tokens/s/GPU by size: {'; '.join(points)}"
+
+
+def limits(projection: StudyProjection) -> list[str]:
+    """Say where the best configuration's curve bends, and what limits its speed on the target; empty for answers of
+    older releases."""
+    best = projection.best
+    if best.bound_by is None:
+        return []
+    bend = (
+        "no size up to the target loses more than a tenth of the measured speed per GPU"
+        if best.bends_at_gpus is None
+        else f"the curve bends at {_gpus(best.bends_at_gpus)}: speed per GPU is more than a tenth below the measured one"
+    )
+    text = f"predicted to be limited by {best.bound_by} at the target"
+    there, here = best.exposed_communication_fraction, best.study_exposed_communication_fraction
+    if there is not None and here is not None:
+        text += (
+            f"; GPUs wait for communication in {_share(there)} of a step there, in {_share(here)} of one on "
+            f"{_gpus(projection.measured_gpus)}"
+        )
+    return [bend, text]
 
 
 def _gpus(count: int) -> str:

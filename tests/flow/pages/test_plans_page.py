@@ -29,6 +29,26 @@ def test_the_page_and_the_route_have_one_plan(quick_client):
     assert 'id="chart-plan-days"' in text and 'id="chart-plan-money"' in text
 
 
+def test_a_chosen_network_is_that_of_the_plan_and_of_its_address(quick_client):
+    plan = quick_client.post("/v1/plans", json=ASKED | {"network": "tcp-100"}).json()
+    text = html.unescape(quick_client.get("/plans", params=FORM | {"network": "tcp-100"}, headers=HTML).text)
+    row = plan["rows"][-1]
+    assert f"{row['cost']['expected']:,.0f}<br>" in text and "<option selected>tcp-100" in text
+    assert "network=tcp-100" in text and "Network (tcp-100): 12.5 GB/s a node, unchecked" in text
+
+
+def test_the_operators_prices_are_used_where_a_request_has_none(quick_client, context, spare_app):
+    settings = context.settings.model_copy(update={"gpu_prices": {"H100-SXM5-80GB": 2.5, "h200": 9.0}})
+    object.__setattr__(context, "settings", settings)
+    asked = {"model": "llama-3.1-8b", "tokens": 3e11, "gpus": ["h100", "h200", "b200"], "counts": [64]}
+    plan = quick_client.post("/v1/plans", json=asked | {"prices": {"h200": 2.6}}).json()
+    prices = {
+        row["gpu"]: row["cost"] and row["cost"]["expected"] / row["gpu_hours"]["expected"] for row in plan["rows"]
+    }
+    assert prices == {"h100": pytest.approx(2.5), "h200": pytest.approx(2.6), "b200": None}
+    assert "price of h100: that of the service's setting gpu_prices" in plan["notes"]
+
+
 @pytest.mark.parametrize(
     ("changes", "says"),
     [

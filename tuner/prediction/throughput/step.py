@@ -1,9 +1,11 @@
 """Time of a training step: micro batches, communication with or without overlap, the optimizer, offloading."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
+from shardtune.api_schemas.base import Bound
 from shardtune.tuner.prediction import optimizers
 from shardtune.tuner.prediction.backends import registry
 from shardtune.tuner.prediction.backends import trained_fractions as trained_part
@@ -88,6 +90,27 @@ def step_times(
         tokens_per_s_per_gpu=c.tokens * c.accumulation / total,
         network_bound=comm.network_bound,
     )
+
+
+def bounding_resources(parts: Mapping[str, Array | float], network_bound: Array | float) -> list[Bound]:
+    """Name for each step the resource that takes its largest part: the bottleneck. `network_bound`: above 0 where
+    collectives cross nodes."""
+    resources: tuple[tuple[Bound, Array | float], ...] = (
+        ("compute", parts["matmul"] + parts["vector_matmul"] + parts["attention"]),
+        ("memory bandwidth", parts["elementwise"] + parts["step"]),
+        ("host launches", parts["launch"] + parts["backend"]),
+        ("intra-node link", parts["communication"]),
+        ("host link", parts["offload"]),
+    )
+    *seconds, network = np.broadcast_arrays(
+        *(np.atleast_1d(part) for _, part in resources), np.atleast_1d(network_bound)
+    )
+    largest = [resources[index][0] for index in np.argmax(seconds, axis=0)]
+    # Communication is bound by the slowest link: the network where a group spans nodes.
+    return [
+        "network" if name == "intra-node link" and crosses > 0 else name
+        for name, crosses in zip(largest, network, strict=True)
+    ]
 
 
 def _compute_times(

@@ -34,6 +34,8 @@ class PlanForm(BaseModel):
     """Kinds of GPUs by their names in the catalogue, separated by commas."""
     counts: str = Field(default="64..512", max_length=1000)
     gpus_per_node: str = "8"
+    network: str = ""
+    """Name of a network between nodes; empty for the usual one of each kind."""
     prices: str = Field(default="", max_length=1000)
     budget: str = ""
     start: str = ""
@@ -58,6 +60,7 @@ def plan_request(form: PlanForm) -> PlanRequest:
         "gpus": tuple(name.strip() for name in form.gpus.split(",") if name.strip()),
         "counts": _list("counts", lambda: written_lists.read_counts(form.counts)),
         "gpus_per_node": positive_int("gpus_per_node", form.gpus_per_node),
+        "network": form.network or None,
         "prices": _list("prices", lambda: written_lists.read_prices(form.prices)),
         "budget": number("budget", form.budget) if form.budget.strip() else None,
         "start": _day("start", form.start),

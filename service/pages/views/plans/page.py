@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlencode
 
+from shardtune.api_schemas.machines.networks import NETWORKS
 from shardtune.api_schemas.training.model_presets import preset_names
 from shardtune.api_schemas.training.workload import AUTO, PRECISIONS
 from shardtune.api_schemas.trials.plans import Plan, PlanRequest, PlanRow
@@ -45,6 +46,8 @@ class PlansPage:
     form: PlanForm
     presets: tuple[str, ...]
     precisions: tuple[str, ...]
+    networks: tuple[str, ...]
+    """Names of networks between nodes."""
     kinds: tuple[str, ...]
     """Names of the GPUs whose rates and memory the catalogue knows."""
     errors: tuple[FieldError, ...]
@@ -68,6 +71,7 @@ def plans_page(form: PlanForm, make_plan: MakePlan | None) -> PlansPage:
         form=form,
         presets=tuple(preset_names()),
         precisions=(AUTO, *PRECISIONS),
+        networks=tuple(NETWORKS),
         kinds=tuple(name for name in catalogue.names() if catalogue.find(name).memory_gib),
         errors=errors,
         plan=plan,

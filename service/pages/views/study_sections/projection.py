@@ -94,6 +94,8 @@ def _section(projection: StudyProjection) -> ProjectionSection:
         sizes=tuple(SizeLine(row, projection_words.speed(row.tokens_per_s_per_gpu)) for row in projection.sizes),
         changes=(
             projection_words.order(projection),
+            *projection_words.strong_scaling(projection),
+            *projection_words.limits(projection),
             *projection_words.take_overs(projection.sizes),
             *projection_words.rung_test(projection),
         ),

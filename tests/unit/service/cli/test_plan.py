@@ -62,6 +62,7 @@ def test_the_text_names_the_cheapest_in_time_with_its_bands(capsys: pytest.Captu
         (("--gpus", "h999"), "h999.*is not in the catalogue"),
         (("--tokens", "0"), r"tokens \(0"),
         (("--tokens", "nan"), "tokens"),
+        (("--network", "token-ring"), r"network \(token-ring\)"),
         (("--budget", "5"), r"budget \(5\) needs prices"),
         (("--measured", "none.json"), r"--measured \(none.json\) cannot be read"),
     ],
@@ -110,6 +111,43 @@ def test_a_study_that_a_plan_does_not_describe_is_rejected(tmp_path: Path, part:
     with pytest.raises(InputError) as caught:
         plan(str(study), *RUN[1:])
     assert words in str(caught.value)
+
+
+def test_epochs_over_a_file_of_lengths_count_its_tokens(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "lengths.jsonl"
+    file.write_text("100\n" * 30 + "2000\n" * 10)
+    run = ("llama-3.1-8b", "--gpus", "h100", "--counts", "8", "--seq-len", "2048", "--json")
+    plan(*run, "--data", str(file), "--epochs", "3")
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["tokens"] == pytest.approx(3 * (30 * 100 + 10 * 2000))
+    assert printed["notes"][0].startswith("69,000 tokens: 3 epochs of 40 samples with a mean of 575 tokens, packed")
+    plan(*run, "--tokens", "69000")
+    stated = json.loads(capsys.readouterr().out)
+    assert stated["rows"] == printed["rows"]
+    with pytest.raises(
+        InputError, match=r"data \(2000 tokens in its longest sample\) exceeds the sequence length \(1024\)"
+    ):
+        plan(*run, "--data", str(file), "--epochs", "3", "--seq-len", "1024")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((), r"--tokens \(missing\) must say"),
+        (("--epochs", "3"), r"--epochs \(3\) needs the lengths"),
+        (("--data", "FILE"), "needs the number of epochs"),
+        (("--data", "FILE", "--epochs", "0"), r"--epochs \(0\) must be above 0"),
+        (("--data", "FILE", "--epochs", "-1"), r"--epochs \(-1\) must be above 0"),
+        (("--data", "FILE", "--epochs", "nan"), r"--epochs \(nan\) must be above 0"),
+        (("--data", "FILE", "--epochs", "3", "--tokens", "3e9"), r"--tokens \(3e\+09\) and --data with --epochs"),
+        (("--data", "none.jsonl", "--epochs", "3"), r"data \(none.jsonl\) cannot be read"),
+    ],
+)
+def test_tokens_are_stated_once(tmp_path: Path, arguments: tuple[str, ...], words: str) -> None:
+    (tmp_path / "lengths.jsonl").write_text("100\n")
+    stated = [str(tmp_path / "lengths.jsonl") if argument == "FILE" else argument for argument in arguments]
+    with pytest.raises(InputError, match=words):
+        plan("llama-3.1-8b", "--gpus", "h100", "--counts", "8", *stated)
 
 
 def test_prices_and_measurements_are_read_from_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -76,6 +76,16 @@ def test_the_band_is_linear_in_doublings_and_wider_where_an_axis_was_never_seen(
     assert project(measured([first], 1.0), other, NO_DRIFT).unseen == ("layout",)
 
 
+def test_a_widened_band_is_wider_by_its_factor_in_every_part() -> None:
+    small, large = sizes(1, 64)
+    wide, usual = (project(measured([small], 1.0), large, replace(NO_DRIFT, widening=factor)) for factor in (3.0, 1.0))
+    assert usual.open_width > 0.01
+    half_widths = [
+        math.log(each.tokens_per_s_per_gpu.high / each.tokens_per_s_per_gpu.expected) for each in (wide, usual)
+    ]
+    assert half_widths[0] == pytest.approx(3.0 * half_widths[1])
+
+
 def test_communication_that_was_never_measured_widens_the_band() -> None:
     one, two, four = sizes(1, 2, 4)
     unmeasured, seen = (project(measured([anchor], 1.0), four, NO_DRIFT) for anchor in (one, two))

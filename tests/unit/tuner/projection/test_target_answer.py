@@ -1,5 +1,6 @@
 """Answer of a study for its target."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -138,6 +139,49 @@ def test_one_gpu_shows_no_communication_and_is_named_in_the_singular() -> None:
     assert "bands are wider for what was never measured: the exchange of gradients" in texts
     assert "the same trial is the fastest on the measured 1 GPU" in texts
     assert any(text.startswith("tokens/s/GPU by size: 1 GPU ") for text in texts)
+
+
+def test_strong_scaling_keeps_the_targets_batch_on_every_size() -> None:
+    projection = answer_of()
+    points = projection.strong_scaling
+    assert [point.gpus for point in points] == [16, 32, 64, 128, 256, 512]
+    assert {point.evidence for point in points} == {"projected"}
+    # On the target itself, both ways of scaling are the same step.
+    there, best_there = points[-1].tokens_per_s_per_gpu, projection.best.tokens_per_s_per_gpu
+    assert (there.low, there.expected, there.high) == pytest.approx(
+        (best_there.low, best_there.expected, best_there.high)
+    )
+    # More accumulation on fewer GPUs spreads what happens once a step: no slower than what was measured with less.
+    best = projection.best
+    assert points[0].tokens_per_s_per_gpu.expected > 0.999 * best.measured_tokens_per_s_per_gpu
+    assert points[0].tokens_per_s_per_gpu.low < points[0].tokens_per_s_per_gpu.expected
+    (text,) = projection_words.strong_scaling(projection)
+    assert text.startswith("tokens/s/GPU with 2048 samples a step on every size: 16 GPUs ")
+    assert text in {row for _, row in projection_words.rows(projection)}
+    assert projection_words.strong_scaling(projection.model_copy(update={"strong_scaling": ()})) == []
+
+
+def test_the_answer_says_where_the_curve_bends_and_what_limits_the_target() -> None:
+    usual = answer_of()
+    assert usual.best.bends_at_gpus is None and usual.best.bound_by == "compute"
+    assert projection_words.limits(usual)[0].startswith("no size up to the target loses")
+    # A network of 1 GB/s a node carries far less than the GPUs compute.
+    sizes = sizes_of()
+    slow_target = sizes.target.model_copy(update={"inter_node_gb_per_s": 1.0})
+    slow = projection_of(replace(sizes, target=slow_target), measured(sizes, [SHARDED, ZERO3], 1.0, 1.0), [])
+    best = slow.best
+    lost = [
+        each for each in best.curve if each.tokens_per_s_per_gpu.expected < 0.9 * best.measured_tokens_per_s_per_gpu
+    ]
+    assert best.bound_by == "network" and best.bends_at_gpus == lost[0].gpus
+    there, here = best.exposed_communication_fraction, best.study_exposed_communication_fraction
+    assert there is not None and here is not None and there > 0.5 > here
+    bend, limit = projection_words.limits(slow)
+    assert bend.startswith(f"the curve bends at {lost[0].gpus} GPUs: ")
+    assert limit.startswith("predicted to be limited by network at the target") and limit.endswith("of one on 16 GPUs")
+    assert {bend, limit} <= {text for _, text in projection_words.rows(slow)}
+    older = usual.model_copy(update={"best": usual.best.model_copy(update={"bound_by": None})})
+    assert projection_words.limits(older) == []
 
 
 def test_without_any_configuration_for_the_target_the_answer_says_why() -> None:

@@ -20,7 +20,7 @@ from shardtune.workers.rank.model import chunk_math, chunked_loss, loss_plan
 from shardtune.workers.rank.model.loss_plan import LossPlan
 from tests.rank.helpers import small_models
 from tests.rank.helpers.fork_server_process import HostProcess
-from tests.rank.helpers.loss_ranks import FAULTS, assert_same, compared
+from tests.rank.helpers.loss_ranks import FAULTS, TILED_LOSS, assert_same, compared
 from tests.support.long_run import IS_LONG as LONG
 from tests.support.long_run import telling
 from tests.support.ranks.tiny_tasks import BACKENDS, GPT2, LLAMA, MIXTRAL, tiny_task
@@ -74,6 +74,7 @@ def quick(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, float
         name: (task, None) for name, task in QUICK.items() if LONG or name in OFTEN
     }
     tasks |= {fault: (QUICK["ddp"], fault) for fault in FAULTS}
+    tasks[TILED_LOSS] = (QUICK["zero-2"], TILED_LOSS)
     return compared(tasks, tmp_path_factory.mktemp("loss"))
 
 
@@ -84,7 +85,7 @@ def test_a_loss_in_chunks_trains_what_the_full_loss_trains(quick: dict[str, dict
 
 
 @pytest.mark.ranks
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fault", [*FAULTS, TILED_LOSS])
 def test_a_planted_fault_leaves_the_bounds(quick: dict[str, dict[str, float]], fault: str) -> None:
     assert quick[fault]["norm"] > 1e-4 or quick[fault]["first_loss"] > 1e-4, quick[fault]
 

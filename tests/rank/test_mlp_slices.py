@@ -21,7 +21,7 @@ from shardtune.api_schemas.trials.rank_reports import RankReport
 from shardtune.workers.blocks import checkpointing, mlp_modules, mlp_slices
 from shardtune.workers.rank.training import model_summary
 from tests.rank.helpers.fork_server_process import HostProcess
-from tests.rank.helpers.loss_ranks import SLICE_FAULTS, assert_same, compared
+from tests.rank.helpers.loss_ranks import SLICE_FAULTS, TILED_MLP, assert_same, compared
 from tests.support.long_run import IS_LONG as LONG
 from tests.support.long_run import telling
 from tests.support.ranks.tiny_tasks import BACKENDS, GPT2, LLAMA, MIXTRAL, tiny_task
@@ -82,10 +82,13 @@ CASES: dict[str, TrialTask] = {
         {"kind": "ddp", "grad_sync": "every", "gradient_as_bucket_view": True}, model=SHORT_LLAMA, **SHARED
     ),
 }
+UNEVEN = tiny_task(BACKENDS["zero-2"], model=SHORT_LLAMA, **(SHARED | {"mlp_slices": 40, "micro_batch": 4}))
+"""140 tokens in 40 slices, of which `torch.chunk` makes 35 of four tokens."""
+CASES["zero-2, 40 slices"] = UNEVEN
 OFTEN = (
     *("ddp", "zero-1", "fsdp2, full", "fsdp1, full", "zero-2", "zero-3", "zero-3, gathering, full", "fsdp2, selective"),
     *("ddp, more slices than tokens", "fsdp2, norm behind the mlp", "fsdp1, gpt2", "fsdp2, lora"),
-    *("fsdp2, inputs in host memory", "context parallel"),
+    *("fsdp2, inputs in host memory", "context parallel", "zero-2, 40 slices"),
 )
 """One case of each backend, of each checkpointing and of each kind of MLP; the others in the long run."""
 
@@ -96,6 +99,7 @@ def differences(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str,
         name: (task, None) for name, task in CASES.items() if LONG or name in OFTEN
     }
     tasks |= {fault: (CASES["ddp"], fault) for fault in SLICE_FAULTS}
+    tasks[TILED_MLP] = (UNEVEN, TILED_MLP)
     return compared(tasks, tmp_path_factory.mktemp("slices"))
 
 
@@ -106,7 +110,7 @@ def test_mlps_in_slices_train_what_whole_ones_train(differences: dict[str, dict[
 
 
 @pytest.mark.ranks
-@pytest.mark.parametrize("fault", SLICE_FAULTS)
+@pytest.mark.parametrize("fault", [*SLICE_FAULTS, TILED_MLP])
 def test_a_planted_fault_leaves_the_bounds(differences: dict[str, dict[str, float]], fault: str) -> None:
     assert differences[fault]["norm"] > 1e-4, differences[fault]
 

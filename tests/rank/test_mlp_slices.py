@@ -1,6 +1,6 @@
 """MLPs in slices train what MLPs over all tokens train, on every backend, and faults in them are caught.
 
-More combinations with SHARDTUNE_TEST_LONG=1.
+More combinations, and four ranks, with SHARDTUNE_TEST_LONG=1.
 """
 
 import itertools
@@ -140,6 +140,17 @@ def test_bf16_training_stays_within_the_bounds_that_stand(tmp_path: Path, precis
     tasks = {name: tiny_task(kinds[name], model=SHORT_LLAMA, precision=precision, **SHARED) for name in kinds}
     for name, difference in compared({name: (task, None) for name, task in tasks.items()}, tmp_path).items():
         assert difference and all(difference[key] <= BF16[key] for key in BF16), (name, difference)
+
+
+@pytest.mark.ranks
+@pytest.mark.skipif(not LONG, reason="the wide table: SHARDTUNE_TEST_LONG=1")
+def test_it_trains_the_same_with_context_parallelism_on_four_ranks(tmp_path: Path) -> None:
+    replicated = {"kind": "fsdp2", "dp_shard": 2, "dp_replicate": 2}
+    strategies = {"fsdp2, replicated": replicated} | {name: BACKENDS[name] for name in ("ddp", "zero-2", "zero-3")}
+    changes = SHARED | {"sequence_length": 36, "context_parallel": 2, **FULL}
+    tasks = {name: (tiny_task(each, ranks=4, model=SHORT_LLAMA, **changes), None) for name, each in strategies.items()}
+    for name, difference in compared(tasks, tmp_path, ranks=4).items():
+        assert difference and all(difference[key] <= BOUND[key] for key in BOUND), (name, difference)
 
 
 @pytest.mark.ranks

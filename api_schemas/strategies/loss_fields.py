@@ -33,7 +33,7 @@ class LossFields(TrialFields):
             when_text="a micro batch has more than 1,024 tokens, and its logits (12 bytes each) take 256 MiB and 5 % of a "
             "rank's memory, or the knob is limited; not with your own code, DeepCompile, or a model that does more with its "
             "logits than a plain loss",
-            upstream='TRL\'s `loss_type="chunked_nll"`; [the loss in chunks](../explanation/loss.md)',
+            upstream="TRL's loss (1.16), which is always in chunks; [the loss in chunks](../explanation/loss.md)",
         ),
     ] = "full"
     """Way to compute the loss: from the logits of a whole micro batch (`full`), or in chunks of tokens, whose logits

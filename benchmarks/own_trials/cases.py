@@ -78,6 +78,11 @@ _MESHES: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 """Layouts beyond data parallelism, on four ranks."""
+_LEVERS: dict[str, Any] = {
+    "loss": ["full", "chunked"], "loss_chunk": [64, 256], "activation_offload": [False, True], "mlp_slices": [1, 4, 16],
+}  # fmt: skip
+"""Levers on memory that the search tries by itself only where tensors are larger than those of these models."""
+_ALL = ("ddp", "zero1", "zero2", "zero3", "fsdp1", "fsdp2")
 
 
 @dataclass(frozen=True)
@@ -115,6 +120,21 @@ def _long(name: str, config: dict[str, Any], precision: str) -> Job:
     return Job(name, ModelSpec(name=name, config=config), workload, 2, 2)
 
 
+def _levered(
+    name: str,
+    config: dict[str, Any],
+    precision: str,
+    kinds: tuple[str, ...] = _ALL,
+    per_strategy: int = 2,
+    **recipe: Any,
+) -> Job:
+    """Levers on memory, and recipes: each backend that trains them, with tokens and a vocabulary that make the levers count."""
+    sizes: dict[str, Any] = {"sequence_length": 256, "global_batch": 8, "precision": PRECISIONS[precision]}
+    workload = Workload.model_validate(sizes | recipe)
+    strategies = {kind: STRATEGIES[kind] | _LEVERS for kind in kinds}
+    return Job(name, ModelSpec(name=name, config=config | {"vocab_size": 8192}), workload, 2, per_strategy, strategies)
+
+
 def _mesh(name: str, config: dict[str, Any], precision: str) -> Job:
     """Layouts of four ranks; samples enough for four micro batches on each."""
     workload = Workload(sequence_length=64, global_batch=16, precision=PRECISIONS[precision])
@@ -141,6 +161,13 @@ JOBS: dict[str, Job] = {
         _long("llama-mlp-few-words-fp32", _WIDE_MLP | _FEW_WORDS, "fp32"),
         _long("llama-mlp-few-words-bf16", _WIDE_MLP | _FEW_WORDS, "bf16-mixed"),
         _long("gpt2-mlp-few-words-fp32", _DEEP_GPT2 | _FEW_WORDS | {"n_layer": 6}, "fp32"),
+        _levered("llama-levers-fp32", _LLAMA, "fp32", per_strategy=3),
+        _levered("gpt2-levers-bf16", _GPT2, "bf16-mixed", per_strategy=3),
+        _levered("llama-levers-bf16-true", _LLAMA, "bf16-true"),
+        _levered("llama-levers-adamw-bf16", _LLAMA, "bf16-true", optimizer="adamw-bf16"),
+        _levered("llama-levers-8bit", _LLAMA, "bf16-mixed", ("ddp", "zero1", "zero2", "zero3"), optimizer="adamw-8bit"),
+        _levered("llama-levers-muon", _LLAMA, "bf16-mixed", ("ddp", "fsdp2"), optimizer="muon"),
+        _levered("llama-levers-fp8", _LLAMA, "bf16-mixed", ("ddp", "zero2", "fsdp1", "fsdp2"), float8="tensorwise"),
         _mesh("llama-meshes", _LLAMA | {"num_key_value_heads": 4}, "bf16-mixed"),
         _mesh("qwen3-meshes", _QWEN3, "fp32"),
     )

@@ -1,7 +1,7 @@
 """The optional columns of a measurement: what its reader must be told of the program and cannot read off the others.
 
-`master_dtype`, `state_dtype` (Adam's moments), `reduce_dtype`, `loss_kernel` and `attention`; a blank one means the default,
-which is what `benchmarks.predictor.rows` and `benchmarks.predictor.programs` take from the row's source and notes.
+`master_dtype`, `state_dtype` (Adam's moments), `reduce_dtype`, `loss_kernel`, `attention`, `optimizer_in_backward` and
+`mlp_slices`; a blank one means the default, which is what `benchmarks.predictor.rows` and `benchmarks.predictor.programs` take from the row's source and notes.
 """
 
 from dataclasses import replace
@@ -17,6 +17,7 @@ _BYTES = {
 }  # fmt: skip
 _LOSSES = ("standard", "chunked", "fused")
 _ATTENTIONS = ("eager", "sdpa", "flash", "flash2", "flash3")
+_SWITCH = ("yes", "no")
 _FLASH3 = 1.5
 """Multiple of FlashAttention-2's rate: 1.5-2.0 on an H100 (arXiv:2407.08608, abstract)."""
 _CHUNKS = 8
@@ -53,11 +54,35 @@ def program_of(row: Row, default: Implementation, shape: ModelShape) -> Implemen
     elif loss == "fused":
         # Head and loss in one kernel, over so many rows at a time that their logits are no larger than the head's input.
         program = replace(program, loss_chunks=max(_CHUNKS, shape.vocab // shape.hidden), keeps_logits=False)
+    in_backward = _one_of(row, "optimizer_in_backward", _SWITCH)
+    if in_backward:
+        program = replace(program, optimizer_in_backward=in_backward == "yes")
     if attention:
         kernel: Literal["eager", "flash"] = "eager" if attention == "eager" else "flash"
         rate = _FLASH3 if attention == "flash3" else 1.0
         program = replace(program, attention=kernel, attention_rate=rate)
     return program
+
+
+def candidate_of(row: Row, default: dict[str, float]) -> dict[str, float]:
+    """The default with what the columns say.
+
+    Raises:
+        Misread: a number of slices that is none.
+    """
+    slices = _word(row, "mlp_slices")
+    if not slices:
+        return default
+    if not slices.isdecimal() or int(slices) < 1:
+        raise Misread(
+            f"row {row['id']}: mlp_slices ({slices!r}) is no number of slices; give one from 1, or leave it blank"
+        )
+    return default | {"mlp_slices": int(slices)}
+
+
+def has_moments(row: Row) -> bool:
+    """Whether a column says how many bytes Adam's moments take."""
+    return bool(_word(row, "state_dtype"))
 
 
 def _word(row: Row, column: str) -> str:

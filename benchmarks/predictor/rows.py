@@ -95,11 +95,13 @@ def read(row: Row, aliases: dict[str, str]) -> Case:
         shape, candidate = _shape(row), _candidate(row)
     except (ValueError, ZeroDivisionError) as error:
         raise Skipped("a number that cannot be read") from error
+    candidate = columns.candidate_of(row, candidate)
     stated = float(row["n_params_b"] or 0) * 1e9
     if stated and not 0.7 < shape.parameters / stated < 1.4:
         raise Skipped("dimensions do not give the stated parameter count")
     program = columns.program_of(row, implementation(row), shape)
-    if re.search(r"\bQLoRA\b|8-bit Adam", row["notes"]):
+    # With the column `state_dtype` an 8-bit optimizer is one whose moments take a byte.
+    if re.search(r"\bQLoRA\b" if columns.has_moments(row) else r"\bQLoRA\b|8-bit Adam", row["notes"]):
         raise Skipped("quantised weights or optimizer")
     gpu = catalogue.find(aliases[row["gpu"]])
     gpu = _with_stated_network(gpu, row)

@@ -11,8 +11,9 @@ from benchmarks.own_trials import scores as own_scores
 from benchmarks.own_trials.cases import JOBS
 from benchmarks.predictor import __main__ as command
 from benchmarks.predictor import scores as predictor
+from benchmarks.predictor.columns import Misread
 from benchmarks.predictor.figures import Scored
-from benchmarks.predictor.rows import hardware_aliases, read
+from benchmarks.predictor.rows import Skipped, hardware_aliases, read
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.tuner.prediction.candidates import MIB
 
@@ -72,6 +73,26 @@ def test_columns_tell_what_the_program_keeps(tmp_path: Path) -> None:
         assert _scored_with(tmp_path, **reported).predicted_gib < plain.predicted_gib, reported  # type: ignore[operator]
     assert _scored_with(tmp_path, attention="eager").predicted_s > plain.predicted_s
     assert _scored_with(tmp_path, attention="flash3").predicted_s < plain.predicted_s
+
+
+def _row_with(**columns: str) -> dict[str, str]:
+    with PUBLISHED.open(newline="") as lines:
+        return next(line for line in DictReader(lines) if line["id"] == "titan-pr165-003") | columns
+
+
+def test_columns_tell_of_levers_and_of_packed_moments() -> None:
+    aliases = hardware_aliases(predictor.DATA / "hardware.csv")
+    plain, told = (
+        read(_row_with(**own), aliases) for own in ({}, {"optimizer_in_backward": "yes", "mlp_slices": "16"})
+    )
+    assert (plain.implementation.optimizer_in_backward, plain.candidate.get("mlp_slices", 1)) == (False, 1)
+    assert (told.implementation.optimizer_in_backward, told.candidate["mlp_slices"]) == (True, 16)
+    packed = {"notes": _row_with()["notes"] + "; 8-bit Adam"}
+    assert read(_row_with(**packed, state_dtype="int8"), aliases).dtypes.moments == 2.0
+    with pytest.raises(Skipped, match="quantised weights or optimizer"):
+        read(_row_with(**packed), aliases)
+    with pytest.raises(Misread, match=r"titan-pr165-003: mlp_slices \('0'\) is no number of slices; give one from 1"):
+        read(_row_with(mlp_slices="0"), aliases)
 
 
 def test_a_word_that_nobody_knows_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,11 +1,13 @@
 """Blocks' inputs in host memory train what inputs on the device train, on every backend; what does not move is caught.
 
-More combinations with SHARDTUNE_TEST_LONG=1.
+More combinations, and four ranks, with SHARDTUNE_TEST_LONG=1.
 """
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -15,10 +17,14 @@ from shardtune.api_schemas.strategies import DdpConfig, TrialConfig
 from shardtune.api_schemas.trials.failures import FailureKind
 from shardtune.api_schemas.trials.leases import TrialTask
 from shardtune.api_schemas.trials.rank_reports import RankReport
+from shardtune.tuner.prediction.configs import from_configs
+from shardtune.tuner.prediction.evaluation import evaluate
+from shardtune.tuner.prediction.shapes.config_shape import from_config
 from shardtune.workers.blocks import checkpointing, prepare
 from shardtune.workers.blocks.host_inputs import HostInputs, OffloadError
 from shardtune.workers.blocks.host_link import CpuLink
 from shardtune.workers.rank import classify
+from shardtune.workers.rank.model import build
 from tests.rank.helpers.loss_ranks import assert_same, compared
 from tests.support.long_run import IS_LONG as LONG
 from tests.support.long_run import telling
@@ -74,6 +80,39 @@ def test_inputs_in_host_memory_train_what_inputs_on_the_device_train(
     differences: dict[str, dict[str, float]], name: str
 ) -> None:
     assert_same(differences[name], BOUND)
+
+
+@pytest.mark.ranks
+@pytest.mark.skipif(not LONG, reason="the wide table: SHARDTUNE_TEST_LONG=1")
+def test_it_trains_the_same_on_meshes_of_four_ranks(tmp_path: Path) -> None:
+    split = {"kind": "fsdp2", "dp_shard": 2, "tensor_parallel": 2}
+    meshes: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+        "tensor 2, sharded": (split, {}),
+        "tensor 2, context 2": (split, {"context_parallel": 2}),
+        "context 2, replicated": ({"kind": "fsdp2", "dp_shard": 2, "dp_replicate": 2}, {"context_parallel": 2}),
+        "context 2, zero-3": (BACKENDS["zero-3"], {"context_parallel": 2}),
+    }
+    tasks = {
+        name: (tiny_task(strategy, ranks=4, model=SHORT_LLAMA, **(SHARED | changes)), None)
+        for name, (strategy, changes) in meshes.items()
+    }
+    for name, difference in compared(tasks, tmp_path, ranks=4).items():
+        assert difference and all(difference[key] <= BOUND[key] for key in BOUND), (name, difference)
+
+
+def test_as_many_bytes_move_as_are_predicted() -> None:
+    task = tiny_task({"kind": "ddp"}, **SHARED)
+    network: Any = build.build(task.model, task.workload)
+    build.materialize(network, torch.device("cpu"), torch.float32, task.workload.seed, torch.float32)
+    inputs = prepare.prepare_blocks(network, task.config)
+    assert inputs is not None
+    tokens = torch.zeros(task.config.micro_batch, task.workload.sequence_length, dtype=torch.int64)
+    network(input_ids=tokens, labels=tokens).loss.backward()
+    inputs.check()
+    on_device = task.config.model_copy(update={"activation_offload": False})
+    candidates = from_configs([on_device, task.config], task.workload.sequence_length, 2, task.workload.global_batch)
+    predicted = evaluate(from_config(LLAMA), candidates, task.workload, task.cluster).memory.host
+    assert inputs.bytes_out == inputs.bytes_back == pytest.approx(float(np.diff(predicted)[0]), rel=0.02)
 
 
 @pytest.mark.ranks

@@ -15,18 +15,21 @@ from torch.nn.functional import cross_entropy
 
 from shardtune.api_schemas.training.models import ModelSpec
 from shardtune.api_schemas.training.workload import Workload
+from shardtune.api_schemas.trials.failures import FailureKind
 from shardtune.api_schemas.trials.leases import TrialTask
+from shardtune.api_schemas.trials.rank_reports import RankReport
 from shardtune.workers.rank.model import chunk_math, chunked_loss, loss_plan
 from shardtune.workers.rank.model.loss_plan import LossPlan
 from tests.rank.helpers import small_models
 from tests.rank.helpers.fork_server_process import HostProcess
-from tests.rank.helpers.loss_ranks import FAULTS, assert_same, compared
+from tests.rank.helpers.loss_ranks import FAULTS, TILED_LOSS, assert_same, compared
 from tests.support.long_run import IS_LONG as LONG
 from tests.support.long_run import telling
 from tests.support.ranks.tiny_tasks import BACKENDS, GPT2, LLAMA, MIXTRAL, tiny_task
 
 SHORT_LLAMA = LLAMA | {"num_hidden_layers": 2}
 TIED = SHORT_LLAMA | {"tie_word_embeddings": True}
+WIDEST = TIED | {"vocab_size": 131_072, "hidden_size": 32, "num_hidden_layers": 1}
 GEMMA2 = TIED | {"model_type": "gemma2", "head_dim": 16, "pad_token_id": 0, "eos_token_id": 1, "bos_token_id": 2}
 """Model that caps its logits, as does the head that computes the loss."""
 COHERE = SHORT_LLAMA | {"model_type": "cohere", "logit_scale": 0.25, "pad_token_id": 0, "eos_token_id": 1}
@@ -74,6 +77,7 @@ def quick(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, float
         name: (task, None) for name, task in QUICK.items() if LONG or name in OFTEN
     }
     tasks |= {fault: (QUICK["ddp"], fault) for fault in FAULTS}
+    tasks[TILED_LOSS] = (QUICK["zero-2"], TILED_LOSS)
     return compared(tasks, tmp_path_factory.mktemp("loss"))
 
 
@@ -84,7 +88,7 @@ def test_a_loss_in_chunks_trains_what_the_full_loss_trains(quick: dict[str, dict
 
 
 @pytest.mark.ranks
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fault", [*FAULTS, TILED_LOSS])
 def test_a_planted_fault_leaves_the_bounds(quick: dict[str, dict[str, float]], fault: str) -> None:
     assert quick[fault]["norm"] > 1e-4 or quick[fault]["first_loss"] > 1e-4, quick[fault]
 
@@ -191,6 +195,24 @@ def test_a_rank_rejects_a_model_whose_loss_is_more(host: HostProcess) -> None:
     assert report.failure is not None and report.failure.kind == "illegal", report
     assert "loss ('chunked') is not for this model: its loss is more" in report.failure.message
     assert "use 'full'" in report.failure.message
+
+
+@pytest.mark.ranks
+def test_at_a_vocabulary_of_128_k_chunks_fit_sequences_half_as_long_again(host: HostProcess) -> None:
+    """The peak of 64 tokens with all logits is the limit, which 80 tokens with all logits exceed."""
+
+    def trained(length: int, limit_gib: float | None, **loss: Any) -> RankReport:
+        shape = {"model": WIDEST, "sequence_length": length, "global_batch": 2, "parity_steps": 2}
+        return host.run(tiny_task(BACKENDS["ddp"], memory_limit_gib=limit_gib, **shape, **loss))[0]
+
+    memory = trained(64, None).memory
+    assert memory is not None and memory.peak_allocated_gib is not None
+    limit = 1.01 * memory.peak_allocated_gib
+    assert trained(64, limit).status == "complete"
+    longer = trained(80, limit)
+    assert longer.failure is not None and longer.failure.kind is FailureKind.OVER_LIMIT, longer
+    in_chunks = trained(96, limit, loss="chunked", loss_chunk=16)
+    assert in_chunks.status == "complete", in_chunks.failure
 
 
 @pytest.mark.ranks

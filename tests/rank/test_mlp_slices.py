@@ -1,6 +1,6 @@
 """MLPs in slices train what MLPs over all tokens train, on every backend, and faults in them are caught.
 
-More combinations with SHARDTUNE_TEST_LONG=1.
+More combinations, and four ranks, with SHARDTUNE_TEST_LONG=1.
 """
 
 import itertools
@@ -21,7 +21,7 @@ from shardtune.api_schemas.trials.rank_reports import RankReport
 from shardtune.workers.blocks import checkpointing, mlp_modules, mlp_slices
 from shardtune.workers.rank.training import model_summary
 from tests.rank.helpers.fork_server_process import HostProcess
-from tests.rank.helpers.loss_ranks import SLICE_FAULTS, assert_same, compared
+from tests.rank.helpers.loss_ranks import SLICE_FAULTS, TILED_MLP, assert_same, compared
 from tests.support.long_run import IS_LONG as LONG
 from tests.support.long_run import telling
 from tests.support.ranks.tiny_tasks import BACKENDS, GPT2, LLAMA, MIXTRAL, tiny_task
@@ -82,10 +82,13 @@ CASES: dict[str, TrialTask] = {
         {"kind": "ddp", "grad_sync": "every", "gradient_as_bucket_view": True}, model=SHORT_LLAMA, **SHARED
     ),
 }
+UNEVEN = tiny_task(BACKENDS["zero-2"], model=SHORT_LLAMA, **(SHARED | {"mlp_slices": 40, "micro_batch": 4}))
+"""140 tokens in 40 slices, of which `torch.chunk` makes 35 of four tokens."""
+CASES["zero-2, 40 slices"] = UNEVEN
 OFTEN = (
     *("ddp", "zero-1", "fsdp2, full", "fsdp1, full", "zero-2", "zero-3", "zero-3, gathering, full", "fsdp2, selective"),
     *("ddp, more slices than tokens", "fsdp2, norm behind the mlp", "fsdp1, gpt2", "fsdp2, lora"),
-    *("fsdp2, inputs in host memory", "context parallel"),
+    *("fsdp2, inputs in host memory", "context parallel", "zero-2, 40 slices"),
 )
 """One case of each backend, of each checkpointing and of each kind of MLP; the others in the long run."""
 
@@ -96,6 +99,7 @@ def differences(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str,
         name: (task, None) for name, task in CASES.items() if LONG or name in OFTEN
     }
     tasks |= {fault: (CASES["ddp"], fault) for fault in SLICE_FAULTS}
+    tasks[TILED_MLP] = (UNEVEN, TILED_MLP)
     return compared(tasks, tmp_path_factory.mktemp("slices"))
 
 
@@ -106,7 +110,7 @@ def test_mlps_in_slices_train_what_whole_ones_train(differences: dict[str, dict[
 
 
 @pytest.mark.ranks
-@pytest.mark.parametrize("fault", SLICE_FAULTS)
+@pytest.mark.parametrize("fault", [*SLICE_FAULTS, TILED_MLP])
 def test_a_planted_fault_leaves_the_bounds(differences: dict[str, dict[str, float]], fault: str) -> None:
     assert differences[fault]["norm"] > 1e-4, differences[fault]
 
@@ -136,6 +140,17 @@ def test_bf16_training_stays_within_the_bounds_that_stand(tmp_path: Path, precis
     tasks = {name: tiny_task(kinds[name], model=SHORT_LLAMA, precision=precision, **SHARED) for name in kinds}
     for name, difference in compared({name: (task, None) for name, task in tasks.items()}, tmp_path).items():
         assert difference and all(difference[key] <= BF16[key] for key in BF16), (name, difference)
+
+
+@pytest.mark.ranks
+@pytest.mark.skipif(not LONG, reason="the wide table: SHARDTUNE_TEST_LONG=1")
+def test_it_trains_the_same_with_context_parallelism_on_four_ranks(tmp_path: Path) -> None:
+    replicated = {"kind": "fsdp2", "dp_shard": 2, "dp_replicate": 2}
+    strategies = {"fsdp2, replicated": replicated} | {name: BACKENDS[name] for name in ("ddp", "zero-2", "zero-3")}
+    changes = SHARED | {"sequence_length": 36, "context_parallel": 2, **FULL}
+    tasks = {name: (tiny_task(each, ranks=4, model=SHORT_LLAMA, **changes), None) for name, each in strategies.items()}
+    for name, difference in compared(tasks, tmp_path, ranks=4).items():
+        assert difference and all(difference[key] <= BOUND[key] for key in BOUND), (name, difference)
 
 
 @pytest.mark.ranks

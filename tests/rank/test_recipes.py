@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import bitsandbytes
 import pytest
 
 from shardtune.api_schemas.studies.recipes import LossVerdict
@@ -9,6 +10,7 @@ from shardtune.api_schemas.trials.rank_reports import RankReport
 from shardtune.tuner.verdict import loss_difference
 from tests.rank.helpers.fork_server_process import HostProcess
 from tests.support.long_run import IS_LONG
+from tests.support.ranks.reference_training import train
 from tests.support.ranks.tiny_tasks import LLAMA, tiny_task
 
 pytestmark = pytest.mark.ranks
@@ -52,4 +54,36 @@ def test_a_recipe_that_loses_its_updates_is_told_from_a_healthy_one(host: HostPr
         bad, healthy = (loss_difference.compare(other[:STEPS], stated[:STEPS], 0.02) for other in (true, mixed))
         told.append(bad.verdict is LossVerdict.WORSE and healthy.verdict is LossVerdict.AS_WELL)
         print(seed, bad, healthy)
+    assert sum(told) >= 0.9 * len(told), told
+
+
+def losses_of_8_bit_moments(seed: int, optimizer: str, steps: int) -> list[float]:
+    """Losses of one process; fewer steps are trained anew, also where more were trained before."""
+    task = tiny_task(
+        DDP, model=TWO_BLOCKS, micro_batch=4, seed=seed, optimizer={"kind": optimizer, "lr": 1e-3}, parity_steps=steps
+    )
+    return [record.loss for record in train(task)]
+
+
+def test_8_bit_moments_with_a_wrong_scale_are_told_from_healthy_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A planted fault: each step finds the first moments half as large as the last step left them."""
+    correct_step = bitsandbytes.optim.AdamW8bit.step
+
+    def halving_step(self: Any, *args: Any, **options: Any) -> Any:
+        result = correct_step(self, *args, **options)
+        scales = [state["absmax1"] for state in self.state.values() if "absmax1" in state]
+        assert scales
+        for scale in scales:
+            scale.mul_(0.5)
+        return result
+
+    told = []
+    for seed in SEEDS:
+        stated, healthy = (losses_of_8_bit_moments(seed, name, 100) for name in ("adamw", "adamw-8bit"))
+        with monkeypatch.context() as planted:
+            planted.setattr(bitsandbytes.optim.AdamW8bit, "step", halving_step)
+            bad = losses_of_8_bit_moments(seed, "adamw-8bit", 99)
+        wrong, right = (loss_difference.compare(other, stated, 0.02) for other in (bad, healthy))
+        told.append(wrong.verdict is LossVerdict.WORSE and right.verdict is LossVerdict.AS_WELL)
+        print(seed, wrong, right)
     assert sum(told) >= 0.9 * len(told), told

@@ -1,5 +1,5 @@
 """Fields of TrainingArguments that change how a step runs (transformers 5.23): nested ones for checkpointing, Accelerate's
-own section, and TRL's default for checkpointing, which is not the Trainer's (TRL 1.16)."""
+own section, Liger's kernels, and TRL's loss and its default for checkpointing, which are not the Trainer's (TRL 1.16)."""
 
 from shardtune.tuner.baseline import fsdp
 from shardtune.tuner.baseline import precision as precisions
@@ -11,6 +11,12 @@ _TRL_KEYS = frozenset(["packing", "packing_strategy", "eval_packing", "completio
 _TRL_KEYS |= {"activation_offloading", "use_peft"}
 """Keys by which a file of TRL's SFTConfig or ModelConfig is told from one of TrainingArguments: any one is enough."""
 _CHECKPOINTING = frozenset(["activation_checkpointing", "gradient_checkpointing"])
+_PLAIN_LOSSES = frozenset(["nll", "chunked_nll"])
+"""Values of TRL's `loss_type` that mean the cross entropy of the next token; the second is the first's older name."""
+_WHOLE_LOGITS = (
+    "measured with the logits of a whole micro batch, which take more memory: a baseline in Shardtune's words may have loss "
+    "'chunked'"
+)
 
 
 def reduces_each_batch(top: Section, notes: list[str]) -> bool:
@@ -53,3 +59,25 @@ def with_trl_default(top: Section, notes: list[str]) -> Section:
     name = "gradient_checkpointing"
     notes.append(f"{top.name(name)} is absent, which means true in TRL; measured with full checkpointing")
     return top.with_values(values | {name: True})
+
+
+def check_loss(top: Section, notes: list[str]) -> None:
+    """Reject a TRL file whose loss is no cross entropy of the next token, and note that TRL computes this loss without all
+    logits in memory, as a trial with the whole loss does not.
+
+    Raises:
+        ValueError: names the field, its value and the remedy.
+    """
+    name, stated = top.name("loss_type"), top.word("loss_type")
+    if stated is not None and stated not in _PLAIN_LOSSES:
+        raise ValueError(f"{name} ({stated!r:.60}) changes what is trained, which no trial does; use nll, or drop it")
+    if stated is not None or _TRL_KEYS & top.values().keys():
+        shown = "is absent, which means nll in TRL" if stated is None else f"({stated})"
+        notes.append(f"{name} {shown}, a loss in chunks; {_WHOLE_LOGITS}")
+
+
+def note_liger(top: Section, notes: list[str]) -> None:
+    """Note that trials have none of Liger's kernels, if a file of the Trainer or of LLaMA-Factory switches them on."""
+    for key in ("use_liger_kernel", "enable_liger_kernel"):
+        if top.flag(key):
+            notes.append(f"{top.name(key)} (true) is not applied: trials have none of its kernels; {_WHOLE_LOGITS}")

@@ -114,6 +114,7 @@ def read(top: Section, workload: Workload, cluster: Cluster, notes: list[str]) -
     top = trainer_sections.with_trl_default(top, notes)
     trl_packing.check(top, workload, notes)
     trl_adapter.check(top, workload, notes)
+    trainer_sections.check_loss(top, notes)
     precision = workload.precision
     remedy = "bf16-mixed" if is_sharded(top) else precisions.ddp_name(workload.adapter)
     check = precisions.check_bf16 if top.get("deepspeed") is not None else precisions.check_mixed
@@ -153,6 +154,7 @@ def read_fields(
         update["strategy"] = config.strategy.model_copy(update={"grad_sync": "every"})
     if top.flag("torch_compile"):
         notes.append(f"{top.name('torch_compile')} is not applied: measured without torch.compile")
+    trainer_sections.note_liger(top, notes)
     if top.word("lr_scheduler_type") is not None or any(key in top for key in ("warmup_steps", "warmup_ratio")):
         notes.append("baseline's learning rate schedule is not applied: trials train at a constant learning rate")
     # Fields of logging, evaluation and saving are recognised by prefix: there are dozens, and none changes a step.

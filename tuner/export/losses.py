@@ -88,7 +88,7 @@ def trainer_notes(source: ExportSource) -> tuple[str, ...]:
     """Notes on a loss in chunks for transformers' Trainer."""
     if not is_chunked(source):
         return ()
-    return ('loss: TRL\'s SFTConfig has loss_type="chunked_nll", which computes chunks with products in float32',)
+    return ("loss: TRL 1.16 always computes it in chunks, of a size of its own: export for trl to keep chunks",)
 
 
 def lightning_notes(source: ExportSource) -> tuple[str, ...]:

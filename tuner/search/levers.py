@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from shardtune.api_schemas.formatting import memory
 from shardtune.api_schemas.machines.hardware import Cluster
+from shardtune.api_schemas.studies import recipes
 from shardtune.api_schemas.training.search_space import KnobValue, SpaceLimits
 from shardtune.api_schemas.trials.predictions import Prediction
 from shardtune.tuner.prediction.calibration import Calibrations
@@ -25,6 +26,8 @@ _INPUTS_ON_HOST: dict[str, KnobValue] = {"activation_offload": True, "activation
 _LIGHTEST: dict[str, KnobValue] = {"activation_checkpointing": "full", "micro_batch": 1}
 """Limits on the search space that leave only configurations that keep the fewest bytes for backward. If none of these
 fits, no configuration does, and searching them alone takes a tenth of the time."""
+_RECIPES = ("adamw-8bit", "adamw-bf16")
+"""Recipes that keep fewer bytes for each trained weight. They change what is trained, so they are the last remedy."""
 _DEGREES = (2, 4, 8, 16)
 _AMONG = 10
 """Number of fastest configurations among which one that surely fits in memory is sought."""
@@ -54,6 +57,7 @@ def find(resolved: ResolvedRequest, calibrations: Calibrations, search: Search) 
             _with_inputs_on_host(resolved),
             *map(_with_axis(resolved), _AXES),
             _with_more_devices(resolved),
+            _with_other_recipe(resolved),
         )
     )
     return tuple(text for text in words if text is not None)
@@ -130,6 +134,24 @@ def _with_more_devices(resolved: ResolvedRequest) -> Iterator[tuple[str, Resolve
         request = resolved.request.model_copy(update={"global_batch": resolved.global_batch * times})
         yield f"{times} times the hardware ({_size(cluster)})", replace(resolved, cluster=cluster, request=request)
         times *= 2
+
+
+def _with_other_recipe(resolved: ResolvedRequest) -> Iterator[tuple[str, ResolvedRequest]]:
+    workload = resolved.workload(resolved.global_batch)
+    # A script of the user's applies optimizer and dtypes itself.
+    for name in _RECIPES if resolved.request.model.script is None else ():
+        if recipes.is_stated(workload, name):
+            continue
+        try:
+            changed = recipes.changed(workload, name)
+        # The recipe cannot train this workload, such as float16 or an adapter.
+        except ValueError:
+            continue
+        request = resolved.request.model_copy(update={"optimizer": changed.optimizer})
+        words = (
+            f'train something else, {changed.optimizer.title} ("consider": ["{name}"] in a study compares its losses)'
+        )
+        yield words, replace(resolved, precision=changed.precision, request=request)
 
 
 def _size(cluster: Cluster) -> str:

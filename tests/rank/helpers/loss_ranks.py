@@ -2,7 +2,9 @@
 device; to be called in forks."""
 
 import contextlib
+import importlib
 import json
+import math
 import os
 import sys
 import traceback
@@ -12,13 +14,15 @@ from typing import Any
 
 import torch
 from torch.distributed.tensor import DTensor
+from torch.nn.functional import linear
 
 from shardtune.api_schemas.trials.leases import TrialTask
 from shardtune.api_schemas.trials.measurements import StepRecord
 from shardtune.workers.blocks import mlp_slices
 from shardtune.workers.rank import mesh
 from shardtune.workers.rank.device import CpuDevice
-from shardtune.workers.rank.model import chunk_math, context
+from shardtune.workers.rank.model import chunk_math, chunked_loss, context
+from shardtune.workers.rank.model.loss_plan import LossPlan
 from shardtune.workers.rank.rank_context import RankContext
 from shardtune.workers.rank.strategies import zero
 from shardtune.workers.rank.strategies.base import TrainingSetup
@@ -88,16 +92,70 @@ FAULTS: dict[str, tuple[str, Callable[..., Any]]] = {
 }
 
 
+def _deepspeed() -> Any:
+    """DeepSpeed's module of tiled computation; importing it takes time that tests which plant other faults need not spend."""
+    return importlib.import_module("deepspeed.runtime.sequence_parallel.ulysses_sp")
+
+
+class _TiledLoss:
+    """DeepSpeed's own loss in tiles in place of ours. Its forward adds the head's gradient up already, so that what scales the
+    loss after it (here the number of labels) scales the gradient of the hidden states alone (DeepSpeed 0.19.8)."""
+
+    @staticmethod
+    def apply(
+        hidden: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        labels: torch.Tensor,
+        chunk: int,
+        plan: LossPlan,
+    ) -> torch.Tensor:
+        def summed(_head: Any, part: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
+            return chunk_math.sum_of(linear(part, weight, bias), own, plan)
+
+        tiles = math.ceil(len(hidden) / chunk)
+        inputs = (None, hidden.unsqueeze(0), labels.unsqueeze(0), None)
+        total: torch.Tensor = _deepspeed().TiledFusedLogitsLoss.apply(summed, *inputs, tiles, [weight], "sum")
+        return total
+
+
+def _deepspeed_tiles(forward: Any, count: int) -> Callable[[torch.Tensor], torch.Tensor]:
+    """DeepSpeed's own tiles of an MLP in place of ours. Where `torch.chunk` makes fewer of them than asked for, no tile counts
+    as the last one, and ZeRO never reduces the MLP's gradients (DeepSpeed 0.19.8)."""
+
+    def run(hidden: torch.Tensor) -> torch.Tensor:
+        # Now, not before: the model gets its parameters after its blocks were prepared.
+        parameters = list(forward.__self__.parameters())
+        tiled: torch.Tensor = _deepspeed().TiledMLP.apply(
+            lambda _mlp, part: forward(part), None, hidden, count, parameters
+        )
+        return tiled
+
+    return run
+
+
+TILED_LOSS = "DeepSpeed's loss in tiles, scaled after it"
+"""Fault of an upstream program in the loss; it trains under ZeRO only."""
+TILED_MLP = "DeepSpeed's MLP in tiles of which some are missing"
+"""Fault of an upstream program in the slices of an MLP; it trains under ZeRO and FSDP2 only."""
+_PLACES: dict[str, tuple[Any, str, Any]] = {
+    **{fault: (chunk_math, name, function) for fault, (name, function) in FAULTS.items()},
+    **{fault: (mlp_slices, "joined", function) for fault, function in SLICE_FAULTS.items()},
+    TILED_LOSS: (chunked_loss, "_SummedLoss", _TiledLoss),
+    TILED_MLP: (mlp_slices, "_in_slices", _deepspeed_tiles),
+}
+"""Module, name and replacement of each fault."""
+
+
 @contextlib.contextmanager
 def planted(fault: str | None) -> Iterator[None]:
-    """Context with a fault of `FAULTS` or `SLICE_FAULTS`; none without a name."""
+    """Context with a fault of `FAULTS` or `SLICE_FAULTS`, or one of DeepSpeed's; none without a name."""
     if fault is None:
         yield
         return
-    module: Any = mlp_slices if fault in SLICE_FAULTS else chunk_math
-    name, function = ("joined", SLICE_FAULTS[fault]) if fault in SLICE_FAULTS else FAULTS[fault]
+    module, name, replacement = _PLACES[fault]
     original = getattr(module, name)
-    setattr(module, name, function)
+    setattr(module, name, replacement)
     try:
         yield
     finally:

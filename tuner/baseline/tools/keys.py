@@ -40,8 +40,13 @@ _WEIGHTS |= {"freeze_language_model", "lisa_n_layers", "lisa_activated_layers"}
 _WEIGHTS |= {"spectrum_top_fraction", "dense_mixer", "kd_trainer"}
 _OPTIMIZERS = frozenset(["use_galore", "use_badam", "use_apollo", "use_adam_mini", "use_muon", "optim_target_modules"])
 _OPTIMIZERS |= {"noisy_embedding_alpha"}
-REJECTED = _METHODS | _WEIGHTS | _OPTIMIZERS
-"""Keys that change which parameters are trained, the optimizer or the training method in a way that no trial supports."""
+_LOSSES = frozenset(["use_dft", "use_eaft", "use_dft_loss", "use_asft_loss", "use_eaft_loss", "enable_dft_loss"])
+"""Switches for a loss that weighs the tokens by their own probability or entropy (axolotl, LLaMA-Factory, ms-swift)."""
+REJECTED = _METHODS | _WEIGHTS | _OPTIMIZERS | _LOSSES
+"""Keys that change which parameters are trained, the optimizer, the loss or the training method in a way that no trial
+supports."""
+FUSED_LOSSES = frozenset(["cut_cross_entropy", "liger_fused_linear_cross_entropy"])
+"""Keys of axolotl's plugins that compute output head and loss together, so that all logits are never in memory."""
 
 _PLUGINS_THAT_TRAIN_OTHERWISE: tuple[str, ...] = (
     "spectrum",

@@ -104,7 +104,8 @@ def _check_names(tool: Tool, fields: TrainerFields) -> None:
         near = difflib.get_close_matches(key, sorted(known), n=1, cutoff=_CLOSE if has_plugins else 0.6)
         if has_plugins and (is_plugins or not near):
             if key not in keys.REJECTED:
-                fields.notes.append(f"baseline.{key:.100} is not applied: trials load no plugin of {tool.title}")
+                lever = "; loss 'chunked' saves the memory of all logits" if key in keys.FUSED_LOSSES and value else ""
+                fields.notes.append(f"baseline.{key:.100} is not applied: trials load no plugin of {tool.title}{lever}")
                 del fields.values[key]
             continue
         remedy = f"did you mean {near[0]}?" if near else "drop it"

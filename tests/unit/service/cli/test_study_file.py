@@ -33,6 +33,12 @@ def test_every_example_is_a_study(path: Path) -> None:
         assert study_file.validate_study(values, path.parent).model.name
 
 
+def test_an_example_compares_two_recipes_over_200_steps() -> None:
+    path = EXAMPLES / "llama-tiny-recipes.json"
+    study = study_file.validate_study(study_file.read_json_object(path), path.parent)
+    assert (study.consider, study.consider_steps) == (("bf16-true", "adamw-bf16"), 200)
+
+
 def test_a_path_in_place_of_a_baseline_is_read_relative_to_the_study() -> None:
     path = EXAMPLES / "llama-tiny-from-deepspeed.json"
     baseline = study_file.validate_study(study_file.read_json_object(path), path.parent).baseline

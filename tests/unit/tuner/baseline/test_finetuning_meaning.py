@@ -98,6 +98,12 @@ def test_axolotls_own_lora_kernels_are_noted_where_they_run_by_default() -> None
         (FACTORY | {"stage": "ppo"}, r"baseline.stage \('ppo'\)"),
         (FACTORY | {"additional_target": "lm_head"}, "baseline.additional_target"),
         (FACTORY | {"use_galore": True}, "baseline.use_galore"),
+        (AXOLOTL | {"use_dft": True}, r"baseline.use_dft \(True\) changes what is trained"),
+        (AXOLOTL | {"use_eaft": True}, "baseline.use_eaft"),
+        (FACTORY | {"use_dft_loss": True}, "baseline.use_dft_loss"),
+        (FACTORY | {"use_asft_loss": True}, "baseline.use_asft_loss"),
+        (FACTORY | {"use_eaft_loss": True}, "baseline.use_eaft_loss"),
+        (SWIFT | {"enable_dft_loss": True}, "baseline.enable_dft_loss"),
         (FACTORY | {"use_badam": True}, "baseline.use_badam"),
         (SWIFT | {"modules_to_save": ["lm_head"]}, "baseline.modules_to_save"),
         (SWIFT | {"lisa_activated_layers": 2}, "baseline.lisa_activated_layers"),
@@ -124,6 +130,7 @@ def test_a_key_that_changes_what_is_trained_or_means_nothing_is_rejected_by_name
 
 def test_the_same_keys_switched_off_are_accepted_without_a_note() -> None:
     off: dict[str, Any] = {"rl": None, "relora": False, "lora_modules_to_save": [], "lora_mlp_kernel": False}
+    off["use_dft"] = False
     assert not [key for key in off if key in notes_of(AXOLOTL | off)]
     assert "additional_target" not in notes_of(
         FACTORY | {"stage": "sft", "use_galore": "false", "additional_target": None}
@@ -136,8 +143,17 @@ def test_keys_of_plugins_are_noted_where_plugins_are_named() -> None:
     assert (
         "baseline.plugins is not applied" in notes
         and "baseline.liger_rope is not applied" in notes
-        and "baseline.cut_cross_entropy is not applied" in notes
+        and "baseline.cut_cross_entropy is not applied: trials load no plugin of axolotl; loss 'chunked' saves" in notes
     )
+    assert "chunked" not in notes_of(AXOLOTL | liger | {"cut_cross_entropy": False})
+
+
+@pytest.mark.parametrize(
+    ("values", "key"), [(FACTORY, "enable_liger_kernel"), (FACTORY, "use_liger_kernel"), (SWIFT, "use_liger_kernel")]
+)
+def test_ligers_kernels_are_noted_with_the_knob_that_saves_their_memory(values: dict[str, Any], key: str) -> None:
+    said = f"baseline.{key} (true) is not applied: trials have none of its kernels; measured with the logits of a whole"
+    assert said in notes_of(values | {key: True}) and "liger" not in notes_of(values | {key: False})
 
 
 def test_pre_training_of_llama_factory_packs_by_default() -> None:

@@ -184,6 +184,40 @@ def test_a_file_of_trl_checkpoints_unless_it_says_otherwise(key: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("own", "said"),
+    [
+        (
+            {"use_peft": False},
+            "baseline.loss_type is absent, which means nll in TRL, a loss in chunks; measured with the",
+        ),
+        (
+            {"loss_type": "nll"},
+            "baseline.loss_type (nll), a loss in chunks; measured with the logits of a whole micro batch",
+        ),
+        ({"loss_type": "chunked_nll"}, "baseline.loss_type (chunked_nll), a loss in chunks; measured with the logits"),
+        (
+            {"use_liger_kernel": True},
+            "baseline.use_liger_kernel (true) is not applied: trials have none of its kernels",
+        ),
+    ],
+)
+def test_a_loss_without_all_logits_in_memory_is_noted_with_the_knob_that_has_it(own: dict[str, Any], said: str) -> None:
+    config, notes = read(TRAINER | own)
+    assert config is not None and config.loss == "full"
+    (note,) = [note for note in notes if note.startswith(said)]
+    assert note.endswith("a baseline in Shardtune's words may have loss 'chunked'")
+    assert not any("chunk" in note or "liger" in note for note in read(TRAINER | {"use_liger_kernel": False}).notes)
+
+
+@pytest.mark.parametrize("loss", ["dft", "sigmoid", ["ipo", "sft"]])
+def test_a_loss_that_trains_something_else_is_rejected(loss: Any) -> None:
+    with pytest.raises(
+        ValueError, match=r"baseline\.loss_type \(.*\) changes what is trained, .*; use nll, or drop it"
+    ):
+        read(TRAINER | {"loss_type": loss})
+
+
+@pytest.mark.parametrize(
     ("key", "intended"),
     [
         ("per_device_train_batchsize", "per_device_train_batch_size"),

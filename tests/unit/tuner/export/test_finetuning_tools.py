@@ -21,6 +21,7 @@ EIGHT = Cluster(gpu="NVIDIA H100 80GB HBM3", gpus_per_node=8, memory_gib=80, hos
 FORMS: tuple[ExportFormat, ...] = ("axolotl", "llama-factory", "ms-swift")
 NAMES = {"axolotl": "axolotl.yaml", "llama-factory": "llama_factory.yaml", "ms-swift": "ms_swift.yaml"}
 DDP = TrialConfig(strategy=DdpConfig(static_graph=True), micro_batch=2)
+DDP_IN_CHUNKS = DDP.model_copy(update={"loss": "chunked"})
 FSDP2 = TrialConfig(strategy=Fsdp2Config(dp_shard=8), activation_checkpointing="full")
 OFFLOADED = TrialConfig(strategy=Fsdp2Config(dp_replicate=2, dp_shard=4, cpu_offload=True, pin_memory=False))
 ZERO = TrialConfig(strategy=ZeroConfig(stage=3), micro_batch=2, activation_checkpointing="full")
@@ -156,6 +157,13 @@ def test_what_a_tool_cannot_say_is_listed_in_the_file_and_kept_as_a_configuratio
     assert answer.lossy_config is not None and answer.lossy_config.strategy == Fsdp2Config(
         dp_replicate=2 if form == "axolotl" else 1, dp_shard=4 if form == "axolotl" else 8
     )
+
+
+def test_the_trainers_file_names_the_program_whose_loss_is_in_chunks() -> None:
+    """TRL 1.16 has no other loss, and warns of the older `loss_type`, chunked_nll."""
+    (note,) = [line for line in exported("training-arguments", DDP_IN_CHUNKS).lossy if "TRL" in line]
+    assert note == "loss: TRL 1.16 always computes it in chunks, of a size of its own: export for trl to keep chunks"
+    assert not any("TRL" in line for line in exported("training-arguments", DDP).lossy)
 
 
 @pytest.mark.parametrize(("form", "counts"), [("trl", True), ("ms-swift", True), ("axolotl", False)])

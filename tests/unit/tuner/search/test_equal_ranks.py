@@ -70,6 +70,17 @@ def test_where_nothing_fits_the_levers_that_would_are_named() -> None:
     assert predicted(sequence_length=2048).levers == ()
 
 
+def test_a_recipe_that_would_fit_is_the_last_remedy_and_trains_something_else() -> None:
+    """Weights, gradients and states of 1.2 B parameters take 18 bytes each in bf16-mixed, 8 with stochastic rounding."""
+    small = {"gpu": "NVIDIA H100 80GB HBM3", "gpus_per_node": 1, "memory_gib": 22, "host_memory_gib": 100}
+    asked: dict[str, object] = {"model": "llama-3.2-1b", "cluster": small, "sequence_length": 1024, "global_batch": 8}
+    asked["space"] = SpaceLimits(backends=("ddp",))
+    said = 'train something else, AdamW with stochastic rounding ("consider": ["adamw-bf16"] in a study compares its losses)'
+    remedies = predicted(**asked).levers
+    assert remedies[-1].startswith(f"{said}: DDP") and not any(line.startswith("train") for line in remedies[:-1])
+    assert predicted(**asked, precision="bf16-true", optimizer="adamw-bf16").levers == ()
+
+
 @pytest.mark.parametrize(("need_gib", "is_needed"), [(70.0, True), (30.0, False)])
 def test_a_wide_band_alone_asks_for_no_lever(table: PredictionTable, need_gib: float, is_needed: bool) -> None:
     """A lever would not narrow it, and to seek one takes seconds."""

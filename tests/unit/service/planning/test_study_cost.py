@@ -68,6 +68,14 @@ def test_a_gain_has_a_band_that_never_falls_below_the_baseline(table: Prediction
     assert same is not None and (same.value, same.low) == (1, 1)
 
 
+def test_the_sustained_run_takes_two_minutes_and_a_start_unless_it_is_left_out(table: PredictionTable) -> None:
+    without, default = estimate(table, Budget(sustained_run_s=0)), estimate(table, Budget())
+    assert without.minutes is not None and default.minutes is not None
+    assert 2 < default.minutes.low - without.minutes.low < default.minutes.high - without.minutes.high < 5
+    assert any("for 120 s more" in stop for stop in default.stops)
+    assert not any("budget.sustained_run_s" in stop for stop in without.stops)
+
+
 def test_what_is_not_counted_is_named(table: PredictionTable) -> None:
     basis = estimate(table, Budget()).basis
     for part in ("repeated runs", "waits for a quiet machine", "the resume check", "the start of the worker"):

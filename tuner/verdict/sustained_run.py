@@ -161,9 +161,9 @@ def _unmeasured(result: StudyResult, outcome: SustainedOutcome, reason: str) -> 
 
 
 def _as_speed(run: SustainedRun, result: StudyResult, best: Observation) -> SustainedSpeed:
-    measured = run.measurement
-    if measured is None:
-        failure = run.failure
+    measured, failure = run.measurement, run.failure
+    # A run over the memory limit has both.
+    if measured is None or failure is not None:
         reason = "the run was lost" if failure is None else f"{failure.kind.value}: {failure.message}"
         return _unmeasured(result, SustainedOutcome.FAILED, reason)
     compared = best.validation_runs or ((best.measurement,) if best.measurement is not None else ())

@@ -74,8 +74,9 @@ def test_the_answer_states_both_speeds_and_the_verdict_is_that_of_the_comparison
     of_winner = trials[result["best"]["trial_number"]]
     assert of_winner["runs"][-1]["purpose"] == "sustained" and of_winner["state"] == "complete"
     assert "a long training is slower than the trials" in client.get(f"/studies/{study_id}").text
-    counted = sum(attempt["gpu_seconds"] for trial in trials for run in trial["runs"] for attempt in run["attempts"])
-    assert study["gpu_seconds"] >= counted >= runs.leases[0].attempt * 6.0, "it counts to the study's cost"
+    spent = [attempt["gpu_seconds"] for trial in trials for run in trial["runs"] for attempt in run["attempts"]]
+    assert study["gpu_seconds"] == sum(spent) + 6.0, "all runs count to the study's cost, and the model summary"
+    assert of_winner["runs"][-1]["attempts"][-1]["gpu_seconds"] == 6.0
     assert client.get(f"/v1/studies/{study_id}/best").json()["sustained"] == sustained
 
 

@@ -73,6 +73,7 @@ def test_a_sustained_run_has_time_for_its_seconds_of_steps() -> None:
     assert run_limits.of(SETTINGS, sustained, task).deadline_s == run_limits.of(SETTINGS, short, task).deadline_s + 1200
     assert run_limits.foreseen_s(sustained, task) == run_limits.foreseen_s(short, task) + 1200
     for run in (short, sustained):
+        assert run.trial is not None
         run.trial.runs.append(RunRow(purpose=RunPurpose.SEARCH, measurement=measurement(5.0)))
     assert run_limits.foreseen_s(sustained, task) == run_limits.foreseen_s(short, task) + 1200
 

@@ -174,6 +174,8 @@ def test_a_failed_run_leaves_the_figures_of_the_comparison() -> None:
     failed = speed_of(SustainedRun(0, TrialState.INFEASIBLE, failure=failure))
     assert (failed.outcome, failed.reason) == ("failed", "oom: no memory")
     assert failed.compared_tokens_per_s_per_gpu == 100.0 and failed.tokens_per_s_per_gpu is None
+    over = replace(long_run((100.0, 100.0)), state=TrialState.INFEASIBLE, failure=failure)
+    assert speed_of(over).outcome == "failed", "a run over the memory limit has a measurement, too"
 
 
 @pytest.mark.parametrize(("step_s", "window_steps"), [(0.002, 100), (0.5, 10), (20.0, 1), (None, 100)])

@@ -9,8 +9,7 @@ FEWEST_PAIRS, MOST_PAIRS = 7, 100
 and the largest number of pairs that a study may have. On a quiet machine fewer pairs may be enough
 (`tuner.verdict.quiet_test`)."""
 SUSTAINED_S, MOST_SUSTAINED_S = 120.0, 3600.0
-"""Default seconds of steady training in the sustained run on GPUs, and the longest that a study may ask for. The clocks
-of a loaded GPU settle within a minute or two."""
+"""Default seconds of steady training in the sustained run on GPUs, and the longest that a study may ask for."""
 DEFAULT_TRIALS, MOST_TRIALS = 40, 10_000
 """Default maximum number of trials in a search (40), and the largest number that a budget may set (10,000)."""
 

@@ -134,8 +134,7 @@ class SustainedOutcome(StrEnum):
 
 class SustainedSpeed(Schema):
     """Speed of a study's best configuration in one long run after the verdict, beside its speed in the comparison, whose
-    runs are too short for clocks and temperatures to settle. It never changes the verdict. A figure that is None was
-    not measured."""
+    runs last seconds. It never changes the verdict. A figure that is None was not measured."""
 
     trial_number: int
     outcome: SustainedOutcome = Field(examples=["measured"])

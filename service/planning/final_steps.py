@@ -92,8 +92,8 @@ def _check_resume(snapshot: StudySnapshot, result: StudyResult, elapsed_s: float
 
 
 def _time_sustained(snapshot: StudySnapshot, result: StudyResult, elapsed_s: float) -> Step:
-    """Plan the sustained run of the best trial, which trains long enough for clocks and temperatures to settle. It never
-    changes the verdict.
+    """Plan the sustained run of the best trial, which shows its speed after minutes of load. It never changes the
+    verdict.
     """
     # A study of the service measures an answer again, within a budget of its own.
     if snapshot.system_study is not None:

@@ -57,7 +57,7 @@ class NewResumeRun:
 @dataclass(frozen=True)
 class NewSustainedRun:
     """Step of a study: add the sustained run of this trial, which has come out of the final comparison as the answer.
-    It trains for minutes and shows the speed at settled clocks; the verdict stays.
+    It trains for minutes and shows the speed under lasting load; the verdict stays.
     """
 
     trial_number: int

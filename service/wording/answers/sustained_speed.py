@@ -16,13 +16,16 @@ def reasons(result: StudyResult) -> list[Trust]:
         tone = "warn" if sustained.outcome is SustainedOutcome.FAILED else "quiet"
         return [Trust(tone, unmeasured_text(sustained))]
     if sustained.is_disturbed:
-        return [Trust("warn", f"other programs disturbed the sustained run: {speed_text(sustained)}")]
+        brief = "other programs disturbed the sustained run"
+        return [Trust("warn", f"{brief}: {speed_text(sustained)}", brief)]
     if sustained.is_slower:
-        text = f"a long training is slower than the trials: {speed_text(sustained)}"
-        return [Trust("warn", f"{text}; cooler GPUs, or a higher power limit, may keep the speed")]
+        brief = f"a long training is {-_percent(sustained):.1f} % slower than the trials"
+        text = f"{brief}: {speed_text(sustained)}; cooler GPUs, or a higher power limit, may keep the speed"
+        return [Trust("warn", text, brief)]
     if sustained.lowest_tokens_per_s_per_gpu is None:
         return [Trust("quiet", f"sustained speed: {speed_text(sustained)}")]
-    return [Trust("good", f"a long training keeps the speed of the trials: {speed_text(sustained)}")]
+    brief = "a long training keeps the speed of the trials"
+    return [Trust("good", f"{brief}: {speed_text(sustained)}", brief)]
 
 
 def unmeasured_text(sustained: SustainedSpeed) -> str:
@@ -37,14 +40,19 @@ def speed_text(sustained: SustainedSpeed) -> str:
     far as it is known."""
     speed, compared = sustained.tokens_per_s_per_gpu, sustained.compared_tokens_per_s_per_gpu
     assert speed is not None and sustained.duration_s is not None
-    percent = 100 * (speed / compared - 1)
     text = (
         f"{study_words.rate(speed)} tokens/s/GPU in the second half of {sustained.duration_s:,.0f} s, against "
-        f"{study_words.rate(compared)} in the comparison ({percent:+.1f} %"
+        f"{study_words.rate(compared)} in the comparison ({_percent(sustained):+.1f} %"
     )
     lowest = sustained.lowest_tokens_per_s_per_gpu
     text += ")" if lowest is None else f"; chance alone allows {study_words.rate(lowest)})"
     return "; ".join([text, *_gpu_figures(sustained)])
+
+
+def _percent(sustained: SustainedSpeed) -> float:
+    """Return by how many per cent the sustained speed differs from that of the comparison."""
+    assert sustained.tokens_per_s_per_gpu is not None
+    return 100 * (sustained.tokens_per_s_per_gpu / sustained.compared_tokens_per_s_per_gpu - 1)
 
 
 def _gpu_figures(sustained: SustainedSpeed) -> list[str]:

@@ -159,11 +159,11 @@ class SustainedSpeed(Schema):
     sm_clock_mhz: float | None = Field(default=None, examples=[1605.0])
     """Mean clock of the slowest GPU's multiprocessors in the sustained run, in MHz."""
     compared_sm_clock_mhz: float | None = Field(default=None, examples=[1710.0])
-    """The same clock in the runs of the comparison: the median over these runs, in MHz."""
+    """Mean clock of the slowest GPU's multiprocessors in the comparison, in MHz: the median over its runs."""
     temperature_c: float | None = Field(default=None, examples=[84.0])
     """Highest temperature of a GPU in the sustained run, in degrees Celsius."""
     compared_temperature_c: float | None = Field(default=None, examples=[71.0])
-    """The same temperature in the runs of the comparison: the median over these runs, in degrees Celsius."""
+    """Highest temperature of a GPU in the comparison, in degrees Celsius: the median over its runs."""
     power_w: float | None = Field(default=None, examples=[690.0])
     """Mean power draw of a GPU in the sustained run, in watts: the mean over the GPUs."""
     throttle_reasons: tuple[str, ...] = Field(default=(), examples=[["software thermal slowdown"]])

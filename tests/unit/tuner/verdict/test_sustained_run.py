@@ -155,7 +155,7 @@ def test_it_is_slower_only_below_what_the_runs_of_the_comparison_allow() -> None
     assert disturbed.is_disturbed and not disturbed.is_slower
 
 
-def test_one_run_or_none_to_compare_with_gives_no_judgement() -> None:
+def test_without_two_runs_to_compare_with_nothing_is_called_slower() -> None:
     alone = speed_of(long_run((50.0, 50.0)), best=winner())
     assert alone.lowest_tokens_per_s_per_gpu is None and not alone.is_slower
     assert alone.compared_sm_clock_mhz == 1700.0, "the search run"

@@ -8,6 +8,8 @@ FEWEST_PAIRS, MOST_PAIRS = 7, 100
 """Smallest number of pairs of runs from which a sign test can give a verdict (one configuration must win all of them),
 and the largest number of pairs that a study may have. On a quiet machine fewer pairs may be enough
 (`tuner.verdict.quiet_test`)."""
+SUSTAINED_S, MOST_SUSTAINED_S = 120.0, 3600.0
+"""Default seconds of steady training in the sustained run on GPUs, and the longest that a study may ask for."""
 DEFAULT_TRIALS, MOST_TRIALS = 40, 10_000
 """Default maximum number of trials in a search (40), and the largest number that a budget may set (10,000)."""
 
@@ -47,6 +49,10 @@ class Budget(Schema):
     resume_check: bool = True
     """Whether the best configuration must pass a resume check before it becomes the result: it trains, saves a
     checkpoint and continues from it in new processes (takes seconds, and 16 bytes of disk per parameter)."""
+    sustained_run_s: float | None = Field(default=None, ge=0, le=MOST_SUSTAINED_S, examples=[120.0])
+    """Seconds of steady training in one more run of the best configuration after the verdict. The answer then states
+    its sustained speed beside that of the comparison, whose runs are short; the verdict stays. If null, 120 on GPUs and
+    no such run on CPU ranks. 0 leaves the run out."""
     skip_rehearsal: bool = False
     """Whether to leave out the rehearsals of a study with a `target`. In a rehearsal, after the verdict, a worker
     builds and steps a projected configuration with fake tensors at the target's number of ranks. Up to four of the
@@ -65,6 +71,12 @@ class Budget(Schema):
                 f"({self.max_trials}) how many there are: leave one out"
             )
         return self
+
+    def sustained_seconds(self, device: str) -> float:
+        """Seconds of steady training in the sustained run on a kind of device (`cuda` or `cpu`); 0 for no such run."""
+        if self.sustained_run_s is not None:
+            return self.sustained_run_s
+        return SUSTAINED_S if device == "cuda" else 0.0
 
     @property
     def most_trials(self) -> int:

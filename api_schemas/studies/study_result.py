@@ -6,7 +6,13 @@ from shardtune.api_schemas.base import Schema
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.studies.recipes import ConsideredRecipe
 from shardtune.api_schemas.studies.targets import StudyProjection
-from shardtune.api_schemas.studies.verdicts import AgainstDefault, BusyMachine, OpenVerdict, WholeStepCheck
+from shardtune.api_schemas.studies.verdicts import (
+    AgainstDefault,
+    BusyMachine,
+    OpenVerdict,
+    SustainedSpeed,
+    WholeStepCheck,
+)
 from shardtune.api_schemas.trials.resume_check import ResumeCheck
 
 
@@ -128,6 +134,9 @@ class StudyResult(Schema):
     whole_steps: tuple[WholeStepCheck, ...] = ()
     """Times of whole steps of the compared configurations, to check step times that were extrapolated from steps with
     fewer micro batches. If empty, all runs timed whole steps."""
+    sustained: SustainedSpeed | None = None
+    """Speed of `best` in one long run after the verdict, beside its speed in the comparison. None if the study makes no
+    such run: by default on CPU ranks, and where the machine was too busy for a verdict."""
     recipes: tuple[ConsideredRecipe, ...] = ()
     """Results with other recipes (precisions and optimizers) that the study was asked to consider, in the order of
     `consider`. They never replace the study's answer."""

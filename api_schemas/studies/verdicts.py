@@ -1,7 +1,10 @@
 """Schemas of verdict details: further paired runs that would settle an undecided verdict, the machine that was too busy
-to answer, and the result compared with each documented default."""
+to answer, the result compared with each documented default, and the speed of the best configuration in a long run."""
 
+from enum import StrEnum
 from typing import Literal
+
+from pydantic import Field
 
 from shardtune.api_schemas.base import Schema
 from shardtune.api_schemas.machines.conditions import ProgramLoad, program_names
@@ -117,3 +120,51 @@ class AgainstDefault(Schema):
     """Whether both speeds come from search runs, because the default configuration has no validation runs."""
     is_disturbed: bool = False
     """Whether other programs disturbed one of the compared runs, which counts nevertheless."""
+
+
+class SustainedOutcome(StrEnum):
+    """Outcome of the sustained run, one long run of a study's best configuration after the verdict."""
+
+    MEASURED = "measured"
+    FAILED = "failed"
+    """The run failed or was lost. The answer stays as it is."""
+    LEFT_OUT = "left_out"
+    """The run was not made, for example because the study's budget has no room for it."""
+
+
+class SustainedSpeed(Schema):
+    """Speed of a study's best configuration in one long run after the verdict, beside its speed in the comparison, whose
+    runs last seconds. It never changes the verdict. A figure that is None was not measured."""
+
+    trial_number: int
+    outcome: SustainedOutcome = Field(examples=["measured"])
+    reason: str | None = None
+    """Reason why the sustained run failed or was left out; None if it was measured."""
+    compared_tokens_per_s_per_gpu: float = Field(examples=[12180.0])
+    """Speed of the configuration in the comparison, in tokens per second and GPU; the same as in `best`."""
+    lowest_tokens_per_s_per_gpu: float | None = Field(default=None, examples=[12050.0])
+    """Lower end of the interval in which one more run like those of the comparison lies with a probability of 95 %
+    (Student's prediction interval of the runs' speeds). None with fewer than two such runs."""
+    tokens_per_s_per_gpu: float | None = None
+    """Sustained speed in tokens per second and GPU: the mean over the second half of the timed steps."""
+    duration_s: float | None = Field(default=None, examples=[121.4])
+    """Seconds of the timed steps."""
+    steps: int | None = Field(default=None, examples=[240])
+    """Number of timed steps."""
+    is_slower: bool = Field(default=False, examples=[False])
+    """Whether the sustained speed is below `lowest_tokens_per_s_per_gpu`, so that chance alone does not explain it.
+    False if other programs disturbed the run."""
+    is_disturbed: bool = False
+    """Whether other programs disturbed the sustained run, which then says little about clocks."""
+    sm_clock_mhz: float | None = Field(default=None, examples=[1605.0])
+    """Mean clock of the slowest GPU's multiprocessors in the sustained run, in MHz."""
+    compared_sm_clock_mhz: float | None = Field(default=None, examples=[1710.0])
+    """Mean clock of the slowest GPU's multiprocessors in the comparison, in MHz: the median over its runs."""
+    temperature_c: float | None = Field(default=None, examples=[84.0])
+    """Highest temperature of a GPU in the sustained run, in degrees Celsius."""
+    compared_temperature_c: float | None = Field(default=None, examples=[71.0])
+    """Highest temperature of a GPU in the comparison, in degrees Celsius: the median over its runs."""
+    power_w: float | None = Field(default=None, examples=[690.0])
+    """Mean power draw of a GPU in the sustained run, in watts: the mean over the GPUs."""
+    throttle_reasons: tuple[str, ...] = Field(default=(), examples=[["software thermal slowdown"]])
+    """Reasons for which GPUs lowered their clocks in the sustained run, as the driver reports them."""

@@ -156,9 +156,10 @@ Task = Annotated[
     ModelSummaryTask | TrialTask | ResumeTask | TraceTask | TargetRehearsalTask, Field(discriminator="kind")
 ]
 """Task that the ranks of a worker can execute, such as a trial."""
-TASK_KINDS: tuple[str, ...] = ("model_summary", "trial", "resume_check", "trace", "recipe", "rehearsal")
+TASK_KINDS: tuple[str, ...] = ("model_summary", "trial", "resume_check", "trace", "recipe", "rehearsal", "sustained")
 """Kinds of tasks that a worker of this release lists in its inventory. `recipe` stands for trials in any precision of
-this release that keep the losses of their first steps, up to 2,000."""
+this release that keep the losses of their first steps, up to 2,000. `sustained` stands for trials with more steps than
+a report may have losses: such a worker reports the first ones only."""
 
 
 def uses_cpu_adam(task: Task) -> bool:

@@ -145,6 +145,9 @@ class RunPurpose(StrEnum):
     REHEARSAL = "rehearsal"
     """Rehearsal of a configuration that is projected to the study's target: it is built and stepped with fake tensors
     at the target's number of ranks, and nothing is timed."""
+    SUSTAINED = "sustained"
+    """Long run of the best configuration after the verdict, which shows its speed after minutes of load. It never changes
+    the verdict."""
     TRACE = "trace"
     """Run under the profiler after the end of the study, with no effect on its result."""
 

@@ -216,12 +216,14 @@ class VirtualStudy:
 
 
 def _first_snapshot(case: Case, study_id: str) -> StudySnapshot:
+    # The sustained run adds its seconds to every study alike, and the records simulate studies without it.
+    budget = case.spec.budget.model_copy(update={"sustained_run_s": 0.0})
     return StudySnapshot(
         study_id=study_id,
         version=0,
         state=StudyState.RUNNING,
         phase=StudyPhase.SEARCH,
-        spec=case.spec,
+        spec=case.spec.model_copy(update={"budget": budget}),
         cluster=case.cluster,
         baseline=None,
         model_summary=case.summary,

@@ -17,6 +17,8 @@ from shardtune.db.tables.studies import StudyRow
 from shardtune.db.tables.trials import AttemptRow, RunRow
 
 _MEASURED = (RetuneOutcome.KEPT, RetuneOutcome.REPLACED, RetuneOutcome.INCONCLUSIVE)
+_BESIDE_THE_ANSWER = (RunPurpose.SUSTAINED, RunPurpose.RECIPE)
+"""Purposes of runs that no repeated measurement of a recommendation makes, although the study that found it did."""
 # Made once, since making it costs more than running it.
 _OF_VALIDATION_RUNS = (
     select(func.coalesce(func.sum(AttemptRow.gpu_seconds), 0.0))
@@ -98,10 +100,10 @@ def gpu_seconds_of_validation_runs(session: Session, study_id: str) -> float:
 
 def most_expensive_attempt(session: Session, study_ids: Iterable[str]) -> float | None:
     """Return the GPU-seconds of the most expensive ended attempt of the given studies. Runs that compare considered
-    recipes (numerical formats and optimizers) are left out: a repeated measurement has no such runs, and their
-    hundreds of steps cost more than any other run."""
+    recipes (numerical formats and optimizers) and sustained runs are left out: a repeated measurement has no such runs,
+    and their hundreds of steps cost more than any other run."""
     query = select(func.max(AttemptRow.gpu_seconds)).join(RunRow, RunRow.id == AttemptRow.run_id)
-    is_repeated = RunRow.study_id.in_(list(study_ids)), RunRow.purpose != RunPurpose.RECIPE
+    is_repeated = RunRow.study_id.in_(list(study_ids)), RunRow.purpose.not_in(_BESIDE_THE_ANSWER)
     return session.scalars(query.where(*is_repeated)).one()
 
 
@@ -140,16 +142,16 @@ def last_retune_cost(session: Session, project_id: str, target_key: str) -> floa
 
 
 def study_cost(session: Session, study_id: str) -> tuple[float, bool]:
-    """Return the GPU-seconds of a study, without those of runs that compare recipes (precisions and optimizers). With
-    it comes whether the study was a search that a user requested."""
+    """Return the GPU-seconds of a study, without those of runs that compare recipes (precisions and optimizers) and of
+    sustained runs. With it comes whether the study was a search that a user requested."""
     row = session.execute(select(StudyRow.gpu_seconds, StudyRow.purpose).where(StudyRow.id == study_id)).one()
-    of_recipes = (
+    beside = (
         select(func.sum(AttemptRow.gpu_seconds))
         .join(RunRow, RunRow.id == AttemptRow.run_id)
-        .where(RunRow.study_id == study_id, RunRow.purpose == RunPurpose.RECIPE)
+        .where(RunRow.study_id == study_id, RunRow.purpose.in_(_BESIDE_THE_ANSWER))
     )
-    recipes = session.scalars(of_recipes).one() or 0.0
-    return max(0.0, row.gpu_seconds - recipes), row.purpose == StudyPurpose.USER
+    spent_beside = session.scalars(beside).one() or 0.0
+    return max(0.0, row.gpu_seconds - spent_beside), row.purpose == StudyPurpose.USER
 
 
 @dataclass(frozen=True)

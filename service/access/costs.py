@@ -61,7 +61,13 @@ def _cost_rows(rows: Sequence[AttemptCosts], price: float | None) -> Iterator[Co
         )
 
 
-_AFTER_SEARCH = (RunPurpose.VALIDATION, RunPurpose.RESUME_CHECK, RunPurpose.RECIPE, RunPurpose.REHEARSAL)
+_AFTER_SEARCH = (
+    RunPurpose.VALIDATION,
+    RunPurpose.RESUME_CHECK,
+    RunPurpose.SUSTAINED,
+    RunPurpose.RECIPE,
+    RunPurpose.REHEARSAL,
+)
 """Purposes of runs that a study executes after its search, such as validation runs. Cost reports count them under
 "final comparison".
 """

@@ -72,6 +72,7 @@ def remedy_study(recorded: RecordedTrial, finding: Finding) -> StudyRequest | No
         repeat_disturbed=spec.budget.repeat_disturbed,
         short_steps=spec.budget.short_steps,
         resume_check=False,
+        sustained_run_s=0,
     )
     kept = {name: getattr(spec, name) for name in StudyRequest.model_fields if name not in LEFT_OUT}
     changes: dict[str, Any] = {

@@ -45,6 +45,7 @@ def as_json(
         "whole_steps": [check.model_dump(mode="json") for check in result.whole_steps],
         "search_runs": {"measured": result.search_runs, "disturbed": result.disturbed_search_runs},
         "resume_check": result.resume_check.model_dump(mode="json") if result.resume_check else None,
+        "sustained": result.sustained.model_dump(mode="json") if result.sustained else None,
         "projection": result.projection.model_dump(mode="json") if result.projection else None,
         "recipes": [recipe.model_dump(mode="json") for recipe in result.recipes],
         "trials": trial_counts(study.trials),

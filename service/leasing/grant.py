@@ -22,7 +22,15 @@ from shardtune.service.lifecycle import advance
 from shardtune.service.lifecycle.target_projection import with_projection
 from shardtune.service.planning import calibrations, study_snapshot
 from shardtune.service.planning.study_snapshot import StudySnapshot
-from shardtune.service.planning.study_steps import NewRecipeRun, NewRehearsalRun, NewResumeRun, NewTrial, Step, Wait
+from shardtune.service.planning.study_steps import (
+    NewRecipeRun,
+    NewRehearsalRun,
+    NewResumeRun,
+    NewSustainedRun,
+    NewTrial,
+    Step,
+    Wait,
+)
 from shardtune.service.process.context import Context
 from shardtune.service.workers.registry import has_worker_for, understands, with_lease
 from shardtune.tuner.verdict import short_steps
@@ -190,6 +198,7 @@ def _cpu_count(context: Context, session: Session, study: StudyRow) -> int | Non
 
 _LATER_PURPOSES: dict[type, RunPurpose] = {
     NewResumeRun: RunPurpose.RESUME_CHECK,
+    NewSustainedRun: RunPurpose.SUSTAINED,
     NewRecipeRun: RunPurpose.RECIPE,
     NewRehearsalRun: RunPurpose.REHEARSAL,
 }
@@ -215,6 +224,8 @@ def _has_worker_for(context: Context, session: Session, study_id: str, purpose: 
 
 def _with_workers(snapshot: StudySnapshot, purpose: RunPurpose, *, is_able: bool) -> StudySnapshot:
     """Copy of a study's snapshot that says whether a live worker supports the runs which older workers do not know."""
+    if purpose == RunPurpose.SUSTAINED:
+        return replace(snapshot, has_sustained_worker=is_able)
     if purpose == RunPurpose.RECIPE:
         return replace(snapshot, has_recipe_worker=is_able)
     if purpose == RunPurpose.REHEARSAL:

@@ -21,7 +21,7 @@ from shardtune.service.process.context import Context
 from shardtune.service.workers import protocol_limits
 from shardtune.tuner.objective import available_gib
 from shardtune.tuner.projection import target_rehearsals
-from shardtune.tuner.verdict import run_length, short_steps
+from shardtune.tuner.verdict import run_length, short_steps, sustained_run
 from shardtune.tuner.verdict.recipes import configs
 from shardtune.tuner.verdict.whole_steps import WHOLE_STEP_BLOCK
 
@@ -116,6 +116,16 @@ def _measure_plan(default_plan: MeasurePlan, study: StudyRow, run: RunRow, trial
     if run.recipe is not None:
         # Whole steps: losses of two recipes compare over the batches that a training has.
         return default_plan.model_copy(update={"loss_steps": run.recipe.loss_steps})
+    if run.purpose == RunPurpose.SUSTAINED:
+        return sustained_run.measure_plan(
+            default_plan,
+            study.spec.budget.sustained_seconds(study.cluster.device),
+            run_limits.measured_step_s(trial),
+            study.parity_samples,
+            trial.config,
+            study.spec.workload,
+            study.cluster,
+        )
     # Only sampled trials may be pruned. Baselines, defaults and validation runs are what an answer rests on, so they
     # are always timed in full.
     is_sampled = run.purpose == RunPurpose.SEARCH and trial.origin == TrialOrigin.SAMPLER

@@ -14,9 +14,9 @@ from shardtune.db.tables.studies import StudyRow
 from shardtune.db.tables.trials import RunRow
 from shardtune.tuner.verdict import disturbance
 
-_MEASURING = (RunPurpose.SEARCH, RunPurpose.VALIDATION, RunPurpose.RECIPE)
+_MEASURING = (RunPurpose.SEARCH, RunPurpose.VALIDATION, RunPurpose.SUSTAINED, RunPurpose.RECIPE)
 """Purposes of the runs that wait for a quiet machine: their speeds decide a verdict or a comparison of recipes
-(numerical formats and optimizers).
+(numerical formats and optimizers), or the answer states them.
 """
 
 

@@ -76,6 +76,13 @@ def _checkpoint_s(task: Task, parameters: int, bytes_per_s: float) -> float:
     return 2 * MOST_BYTES_PER_PARAMETER * parameters / bytes_per_s if isinstance(task, ResumeTask) else 0.0
 
 
+def _sustained_s(run: RunRow, task: Task) -> float:
+    """Seconds for which a sustained run times steps beyond the fewest of its plan; 0 for a run of another purpose."""
+    if not isinstance(task, TrialTask) or run.purpose != RunPurpose.SUSTAINED:
+        return 0.0
+    return task.plan.max_measure_s
+
+
 def of(settings: Settings, run: RunRow, task: Task, parameters: int = 0) -> LeaseLimits:
     """Time limits of a run that executes this task. `parameters` is the number of the model's parameters."""
     if run.trial is None or isinstance(task, ModelSummaryTask):
@@ -83,8 +90,8 @@ def of(settings: Settings, run: RunRow, task: Task, parameters: int = 0) -> Leas
     if isinstance(task, TargetRehearsalTask):
         return LeaseLimits(settings.run_deadline_s + len(task.parts) * task.part_limit_s, settings.no_progress_s)
     # The prediction is loaded with the trial; reading the search run's measurement would take another SQL statement.
-    slow_s = _SLOWDOWN * (_predicted_step_s(run.trial, task) or _measured_step_s(run.trial) or 0.0)
-    needed_s = _step_count(task) * slow_s + _checkpoint_s(task, parameters, _SLOW_DISK)
+    slow_s = _SLOWDOWN * (_predicted_step_s(run.trial, task) or measured_step_s(run.trial) or 0.0)
+    needed_s = _step_count(task) * slow_s + _checkpoint_s(task, parameters, _SLOW_DISK) + _sustained_s(run, task)
     return LeaseLimits(settings.run_deadline_s + needed_s, settings.no_progress_s + slow_s)
 
 
@@ -115,10 +122,10 @@ def foreseen_s(run: RunRow, task: Task, parameters: int = 0) -> float:
         and not task.plan.loss_steps
         and searched.is_extended == task.plan.is_extended
     ):
-        return _SPARE_FACTOR * searched.elapsed_s
-    step_time_s = _predicted_step_s(run.trial, task) or _measured_step_s(run.trial) or 0.0
+        return _SPARE_FACTOR * searched.elapsed_s + _sustained_s(run, task)
+    step_time_s = _predicted_step_s(run.trial, task) or measured_step_s(run.trial) or 0.0
     steps_s = _SPARE_FACTOR * _step_count(task) * step_time_s
-    return _START_AND_END_S + steps_s + _checkpoint_s(task, parameters, _USUAL_DISK)
+    return _START_AND_END_S + steps_s + _checkpoint_s(task, parameters, _USUAL_DISK) + _sustained_s(run, task)
 
 
 def _step_count(task: TrialTask | ResumeTask | TraceTask) -> float:
@@ -134,7 +141,7 @@ def _step_count(task: TrialTask | ResumeTask | TraceTask) -> float:
     return task.plan.fewest_steps + 2 * task.plan.steps_after
 
 
-def _measured_step_s(trial: TrialRow) -> float | None:
+def measured_step_s(trial: TrialRow) -> float | None:
     """Step time in seconds measured by the trial's search run; None if that run measured none."""
     measured = next((run.measurement for run in trial.runs if run.purpose == RunPurpose.SEARCH), None)
     return None if measured is None else measured.step_time_s

@@ -30,6 +30,7 @@ from shardtune.service.planning.study_steps import (
     NewRehearsalRun,
     NewResumeRun,
     NewRun,
+    NewSustainedRun,
     NewTrial,
     NewValidationRun,
     StartFinalComparison,
@@ -47,6 +48,7 @@ from shardtune.tuner.search import stopping
 from shardtune.tuner.verdict import kept_answer
 from shardtune.tuner.verdict.recipes.comparison import RecipeObservation
 from shardtune.tuner.verdict.resume_check import ResumeRun
+from shardtune.tuner.verdict.sustained_run import SustainedRun
 
 log = logging.getLogger(__name__)
 
@@ -120,6 +122,7 @@ def snapshot_after(snapshot: StudySnapshot, step: Step, version: int, state: Tri
         has_waiting_run=state is TrialState.WAITING,
         has_open_run=True,
         has_resume_worker=True,
+        has_sustained_worker=True,
         has_recipe_worker=True,
         has_rehearsal_worker=True,
         calibrations=NO_CALIBRATIONS,
@@ -138,6 +141,9 @@ def snapshot_after(snapshot: StudySnapshot, step: Step, version: int, state: Tri
             return replace(
                 snapshot, resume_runs=(*snapshot.resume_runs, ResumeRun(step.trial_number, state, None, None))
             )
+        case NewSustainedRun():
+            sustained_run = SustainedRun(step.trial_number, state)
+            return replace(snapshot, sustained_runs=(*snapshot.sustained_runs, sustained_run))
         case NewRecipeRun():
             new_run = RecipeObservation(step.trial_number, step.recipe, step.comparison_block, state)
             return replace(snapshot, recipe_runs=(*snapshot.recipe_runs, new_run))
@@ -263,6 +269,9 @@ def apply_step(
         case NewResumeRun():
             winner = _trial(session, study, step.trial_number)
             run = leases.add_run(session, study, winner, RunPurpose.RESUME_CHECK, now)
+        case NewSustainedRun():
+            winner = _trial(session, study, step.trial_number)
+            run = leases.add_run(session, study, winner, RunPurpose.SUSTAINED, now)
         case NewRecipeRun():
             answer = _trial(session, study, step.trial_number)
             run = leases.add_run(

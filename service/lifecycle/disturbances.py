@@ -5,7 +5,7 @@ from sqlalchemy.orm import Session
 from shardtune.api_schemas.notifications.events import EventType
 from shardtune.api_schemas.trials.failures import Failure, FailureKind
 from shardtune.api_schemas.trials.measurements import Measurement
-from shardtune.api_schemas.trials.trial import AttemptEnd, TrialState
+from shardtune.api_schemas.trials.trial import AttemptEnd, RunPurpose, TrialState
 from shardtune.db.queries import events, fingerprints, leases
 from shardtune.service.lifecycle.locked_run import LockedRun
 from shardtune.tuner.verdict import disturbance
@@ -37,7 +37,8 @@ def judge(session: Session, locked_run: LockedRun, measurement: Measurement) -> 
     repeats_of_run = locked_run.ends.count(AttemptEnd.DISTURBED)
     repeats_of_study = leases.count_attempts_by_end(session, study.id, AttemptEnd.DISTURBED)
     complete_runs = sum(run.state is TrialState.COMPLETE for trial in locked_run.trials for run in trial.runs)
-    may_repeat = disturbance.may_repeat(
+    # Lowered clocks are what a sustained run is to show, and it is too long to be repeated.
+    may_repeat = locked_run.run.purpose != RunPurpose.SUSTAINED and disturbance.may_repeat(
         repeat_limit, repeats_of_run, repeats_of_study, complete_runs, _discarded_in_a_row(session, locked_run)
     )
     if reason is None:

@@ -200,8 +200,8 @@ def _close_attempt(
 def _apply_to_trial_and_study(session: Session, locked_run: LockedRun, judged_end: JudgedEnd, now: datetime) -> None:
     """Update a run's trial and study after the run's state has changed."""
     study, run = locked_run.study, locked_run.run
-    if run.purpose in (RunPurpose.TRACE, RunPurpose.RECIPE, RunPurpose.REHEARSAL):
-        return  # The study has its answer; neither a trace, another recipe, a rehearsal nor their failures change it.
+    if run.purpose in (RunPurpose.TRACE, RunPurpose.SUSTAINED, RunPurpose.RECIPE, RunPurpose.REHEARSAL):
+        return  # The study has its answer; none of these runs, nor its failure, changes it.
     if run.purpose == RunPurpose.MODEL_SUMMARY:
         _apply_model_summary(session, study, run, judged_end, now)
         return

@@ -1,5 +1,5 @@
-"""Plan the steps of a study after its search: paired runs of the finalists, whole steps, the resume check, and the recipes
-that the study considers.
+"""Plan the steps of a study after its search: paired runs of the finalists, whole steps, the resume check, the sustained
+run, and the recipes that the study considers.
 """
 
 from collections.abc import Mapping
@@ -11,26 +11,29 @@ from shardtune.service.planning.study_steps import (
     Complete,
     NewRecipeRun,
     NewResumeRun,
+    NewSustainedRun,
     NewValidationRun,
     Step,
     Wait,
 )
-from shardtune.tuner.verdict import final_comparison, ranking, resume_check, run_length, whole_steps
+from shardtune.tuner.verdict import final_comparison, ranking, resume_check, run_length, sustained_run, whole_steps
 from shardtune.tuner.verdict.comparison_blocks import NextRun
 from shardtune.tuner.verdict.recipes import comparison
 
 
-def next_confirmation(snapshot: StudySnapshot, finalists: Finalists) -> Step:
-    """Plan the next step of a study whose finalists (the trials compared at the end) are chosen."""
+def next_confirmation(snapshot: StudySnapshot, finalists: Finalists, elapsed_s: float) -> Step:
+    """Plan the next step of a study whose finalists (the trials compared at the end) are chosen. `elapsed_s`: seconds
+    since the study could first run.
+    """
     if snapshot.has_open_run and not snapshot.is_stranded:
         # A stranded run can never take place, so it does not hold up the result.
         return Wait()
     if not finalists.needs_runs:
-        return _finish(snapshot, finalists, ranking.result_of_baseline(snapshot.history, finalists))
+        return _finish(snapshot, finalists, ranking.result_of_baseline(snapshot.history, finalists), elapsed_s)
     ranking_state = _ranking_state(snapshot, finalists)
     if ranking_state.next is not None:
         return validation_run(snapshot, ranking_state.next, ranking.search_speeds(snapshot.history))
-    return _finish(snapshot, finalists, result_of(snapshot, finalists, ranking_state))
+    return _finish(snapshot, finalists, result_of(snapshot, finalists, ranking_state), elapsed_s)
 
 
 def pairs_so_far(snapshot: StudySnapshot, finalists: Finalists) -> int:
@@ -50,9 +53,9 @@ def _ranking_state(snapshot: StudySnapshot, finalists: Finalists) -> final_compa
     )
 
 
-def _finish(snapshot: StudySnapshot, finalists: Finalists, result: StudyResult) -> Step:
+def _finish(snapshot: StudySnapshot, finalists: Finalists, result: StudyResult, elapsed_s: float) -> Step:
     confirmed = confirm_extension(snapshot, finalists, result)
-    return confirmed if isinstance(confirmed, NewValidationRun) else _check_resume(snapshot, confirmed)
+    return confirmed if isinstance(confirmed, NewValidationRun) else _check_resume(snapshot, confirmed, elapsed_s)
 
 
 def confirm_extension(
@@ -87,14 +90,38 @@ def validation_run(snapshot: StudySnapshot, next_run: NextRun, searched: Mapping
     )
 
 
-def _check_resume(snapshot: StudySnapshot, result: StudyResult) -> Step:
+def _check_resume(snapshot: StudySnapshot, result: StudyResult, elapsed_s: float) -> Step:
     """Plan the resume check of the best trial, which must pass before the study's result is stored: the trial trains,
     saves a checkpoint and resumes from it.
     """
     check = resume_check.next_step(result, snapshot.spec, snapshot.resume_runs, snapshot.has_resume_worker)
     if isinstance(check, resume_check.CheckDue):
         return NewResumeRun(result.best.trial_number)
-    return _consider_recipes(snapshot, result.model_copy(update={"resume_check": check}))
+    return _time_sustained(snapshot, result.model_copy(update={"resume_check": check}), elapsed_s)
+
+
+def _time_sustained(snapshot: StudySnapshot, result: StudyResult, elapsed_s: float) -> Step:
+    """Plan the sustained run of the best trial, which shows its speed after minutes of load. It never changes the
+    verdict.
+    """
+    # A study of the service measures an answer again, within a budget of its own.
+    if snapshot.system_study is not None:
+        return _consider_recipes(snapshot, result)
+    number = result.best.trial_number
+    best = next(obs for obs in snapshot.history if obs.number == number)
+    spent = sustained_run.StudySpent(snapshot.gpu_seconds, elapsed_s)
+    sustained = sustained_run.next_step(
+        result,
+        best,
+        snapshot.spec,
+        snapshot.cluster,
+        snapshot.sustained_runs,
+        spent,
+        has_worker=snapshot.has_sustained_worker,
+    )
+    if isinstance(sustained, sustained_run.SustainedRunDue):
+        return NewSustainedRun(number)
+    return _consider_recipes(snapshot, result.model_copy(update={"sustained": sustained}))
 
 
 def _consider_recipes(snapshot: StudySnapshot, result: StudyResult) -> Step:

@@ -13,6 +13,9 @@ _WHOLE_STEPS = 3
 steps.
 """
 
+_SHORTEST_WARM_UP = 3
+"""Number of warm-up steps after which equal step times are seen to be steady."""
+
 
 class RunPlan(NamedTuple):
     """Plan for measuring the runs of one configuration: warm-up, number of timed steps, and precision."""
@@ -62,6 +65,11 @@ class ForeseenRun:
         return (
             recorded_s + plan.max_warmup_steps * timed_s + max(most_s, plan.min_windows * timed_s, plan.min_measure_s)
         )
+
+    def first_steps_s(self, *, shortest: bool) -> float:
+        """Seconds of the recorded first steps and of the warm-up in a run that times whole steps."""
+        warm_up_steps = _SHORTEST_WARM_UP if shortest else self.plan.max_warmup_steps
+        return self.step_s * (self.plan.whole_steps(0, self.micro_batches) + warm_up_steps * self.cycle_steps)
 
     def of_whole_steps(self) -> "ForeseenRun":
         """Return a copy of this expected run with whole steps in place of short steps (which have fewer micro

@@ -109,7 +109,7 @@ def estimate(
         minutes=None if hours is None else Range(low=60 * hours.low, high=60 * hours.high),
         gpu_hours=None if hours is None else Range(low=world * hours.low, high=world * hours.high),
         expected_gain=_gain(forecast),
-        stops=tuple(_stops(budget, considered)),
+        stops=tuple(_stops(budget, cluster, considered)),
         basis=(
             "an estimate from the budget and predicted step times, not a measurement: "
             f"{_START_S[cluster.device]:.0f} s to start and end a run, {_COMPILE_S.low:.0f} to {_COMPILE_S.high:.0f} s more "
@@ -167,15 +167,20 @@ def _hours(
         low=validation.low * (soonest_s + fastest.seconds(shortest=True)) + fastest.whole_steps_s(soonest_s),
         high=validation.high * (latest_s + usual.seconds(shortest=False)) + slowest.whole_steps_s(latest_s),
     )
+    # Timed for whole seconds; its first steps and warm-up are those of any run that times whole steps.
+    sustained_s = budget.sustained_seconds(cluster.device)
+    long_run = Range(
+        low=sustained_s + soonest_s + fastest.first_steps_s(shortest=True) if sustained_s else 0.0,
+        high=sustained_s + latest_s + slowest.first_steps_s(shortest=False) if sustained_s else 0.0,
+    )
     beside = Range(
         low=considered.runs.low * (soonest_s + fastest.of_whole_steps().seconds(shortest=True))
         + considered.whole_loss_steps * fastest.step_s,
         high=considered.runs.high * (latest_s + usual.of_whole_steps().seconds(shortest=False))
         + considered.whole_loss_steps * usual.step_s,
     )
-    return Range(
-        low=(search.low + compared.low + beside.low) / 3600, high=(search.high + compared.high + beside.high) / 3600
-    )
+    parts = (search, compared, long_run, beside)
+    return Range(low=sum(part.low for part in parts) / 3600, high=sum(part.high for part in parts) / 3600)
 
 
 def _limited(search: Range, budget: Budget, world: int) -> Range:
@@ -209,7 +214,7 @@ def _fastest_that_fits(predictions: Sequence[Prediction]) -> Prediction | None:
     return max(sure or fitting, key=lambda item: item.speed.tokens_per_s_per_gpu if item.speed else 0.0, default=None)
 
 
-def _stops(budget: Budget, considered: ConsideredPlan) -> list[str]:
+def _stops(budget: Budget, cluster: Cluster, considered: ConsideredPlan) -> list[str]:
     if budget.max_trials is not None:
         stops = [f"the search ends after {budget.max_trials} trials (budget.max_trials)"]
     elif budget.planned_gpu_hours is not None:
@@ -229,6 +234,11 @@ def _stops(budget: Budget, considered: ConsideredPlan) -> list[str]:
     stops.append(
         f"the final comparison ends with its verdict, after {quiet_test.FEWEST_PAIRS} to {budget.max_pairs} pairs"
     )
+    if sustained_s := budget.sustained_seconds(cluster.device):
+        stops.append(
+            f"the answer's configuration then trains for {sustained_s:g} s more, which shows its sustained speed "
+            "(budget.sustained_run_s; 0 leaves it out)"
+        )
     if considered.recipes:
         stops.append(
             f"the comparison of recipes (consider) ends with an interval for each, after {quiet_test.FEWEST_PAIRS} to "

@@ -62,13 +62,13 @@ def plan_next_step(snapshot: StudySnapshot, planner_cache: PlannerCache, now: da
     """
     if snapshot.state is not StudyState.RUNNING or snapshot.model_summary is None:
         return Wait()
+    elapsed_s = (now - snapshot.started_at).total_seconds()
     if snapshot.phase is StudyPhase.FINAL_COMPARISON and snapshot.final_comparison is not None:
-        return next_confirmation(snapshot, snapshot.final_comparison)
+        return next_confirmation(snapshot, snapshot.final_comparison, elapsed_s)
     # A final comparison without finalists lost a trial and begins anew: its finalists are picked again from what is
     # left.
     if snapshot.phase is StudyPhase.FINAL_COMPARISON:
         return _end_search(snapshot, None, ())
-    elapsed_s = (now - snapshot.started_at).total_seconds()
     reason = stopping.stop_reason(snapshot.history, snapshot.spec.budget, snapshot.gpu_seconds, elapsed_s)
     if reason is not None:
         return _end_search(snapshot, reason, ())

@@ -26,6 +26,7 @@ from shardtune.tuner.verdict.comparison_blocks import ValidationRun
 from shardtune.tuner.verdict.recipes.comparison import RecipeObservation
 from shardtune.tuner.verdict.resume_check import ResumeRun
 from shardtune.tuner.verdict.run_load import RunLoad
+from shardtune.tuner.verdict.sustained_run import SustainedRun
 from shardtune.tuner.verdict.whole_steps import WHOLE_STEP_BLOCK
 
 
@@ -76,6 +77,8 @@ class StudySnapshot:
     warm_start: WarmStart | None = None
     resume_runs: tuple[ResumeRun, ...] = ()
     """Resume checks of the study (train, save, resume from the checkpoint), in order of time."""
+    sustained_runs: tuple[SustainedRun, ...] = ()
+    """Sustained runs of the study (long runs after the verdict), in order of time."""
     recipe_runs: tuple[RecipeObservation, ...] = ()
     """Runs that compare other recipes (numerical formats and optimizers) with the study's answer, in order of time.
     Runs from before the present final comparison are left out.
@@ -86,6 +89,8 @@ class StudySnapshot:
     """
     has_resume_worker: bool = True
     """Whether a live worker supports resume checks (train, save, resume from the checkpoint)."""
+    has_sustained_worker: bool = True
+    """Whether a live worker supports sustained runs (long runs after the verdict)."""
     has_recipe_worker: bool = True
     """Whether a live worker supports runs that compare recipes (numerical formats and optimizers)."""
     has_rehearsal_worker: bool = True
@@ -99,10 +104,12 @@ class StudySnapshot:
     @property
     def is_stranded(self) -> bool:
         """Whether the study's waiting run is of a kind that no live worker supports: a resume check (train, save,
-        resume), a comparison of recipes (numerical formats and optimizers), or a rehearsal (untimed first steps).
+        resume), a sustained run, a comparison of recipes (numerical formats and optimizers), or a rehearsal (untimed
+        first steps).
         """
         is_supported = {
             RunPurpose.RESUME_CHECK: self.has_resume_worker,
+            RunPurpose.SUSTAINED: self.has_sustained_worker,
             RunPurpose.RECIPE: self.has_recipe_worker,
             RunPurpose.REHEARSAL: self.has_rehearsal_worker,
         }
@@ -113,6 +120,7 @@ class StudySnapshot:
         """Purposes of the study's waiting runs, as far as they are purposes that older workers do not support."""
         waiting = (
             (RunPurpose.RESUME_CHECK, any(run.state is TrialState.WAITING for run in self.resume_runs)),
+            (RunPurpose.SUSTAINED, any(run.state is TrialState.WAITING for run in self.sustained_runs)),
             (RunPurpose.RECIPE, any(run.state is TrialState.WAITING for run in self.recipe_runs)),
             (RunPurpose.REHEARSAL, any(run.state is TrialState.WAITING for run in self.rehearsal_runs)),
         )
@@ -162,6 +170,7 @@ def read_study(
         ),
         final_comparison_cost=(validation_count, validation_gpu_seconds),
         resume_runs=tuple(_resume_run(run) for run in runs if run.purpose == RunPurpose.RESUME_CHECK),
+        sustained_runs=tuple(_sustained_run(run) for run in runs if run.purpose == RunPurpose.SUSTAINED),
         recipe_runs=tuple(
             _recipe_run(run)
             for run in runs
@@ -229,6 +238,11 @@ def _validation_run(run: RunRow, comparison_round: int) -> ValidationRun | None:
 def _resume_run(run: RunRow) -> ResumeRun:
     assert run.trial is not None
     return ResumeRun(run.trial.number, run.state, run.resume_check, run.failure)
+
+
+def _sustained_run(run: RunRow) -> SustainedRun:
+    assert run.trial is not None
+    return SustainedRun(run.trial.number, run.state, run.measurement, run.failure)
 
 
 def _rehearsal_run(run: RunRow) -> RehearsalRun:

@@ -55,6 +55,15 @@ class NewResumeRun:
 
 
 @dataclass(frozen=True)
+class NewSustainedRun:
+    """Step of a study: add the sustained run of this trial, which has come out of the final comparison as the answer.
+    It trains for minutes and shows the speed under lasting load; the verdict stays.
+    """
+
+    trial_number: int
+
+
+@dataclass(frozen=True)
 class NewRecipeRun:
     """Step of a study: add a run to a block of runs that compares recipes (numerical formats and optimizers). The run
     uses the study's own recipe, or one that the user wants considered.
@@ -106,6 +115,6 @@ class Fail:
     rejections: tuple[Rejection, ...] = ()
 
 
-NewRun = NewTrial | NewValidationRun | NewResumeRun | NewRecipeRun | NewRehearsalRun
+NewRun = NewTrial | NewValidationRun | NewResumeRun | NewSustainedRun | NewRecipeRun | NewRehearsalRun
 """Step of a study that adds a run."""
 Step = Wait | NewRun | StartFinalComparison | Complete | Fail

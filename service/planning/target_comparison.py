@@ -45,6 +45,7 @@ def comparing_study(study_id: str, spec: StudySpec, projection: StudyProjection)
             repeat_disturbed=spec.budget.repeat_disturbed,
             short_steps=spec.budget.short_steps,
             resume_check=False,
+            sustained_run_s=0,
         ),
         "baseline": projection.runners_up[0].config,
         "space": SpaceLimits(backends=(projection.best.config.strategy.kind,), knobs=knobs),

@@ -242,7 +242,7 @@ def _check_goes_on(row: StudyRow, snapshot: StudySnapshot, budget: Budget, more:
     spec = snapshot.spec.model_copy(update={"budget": budget})
     # A trace that is still recorded delays the study, but changes nothing of its comparison.
     extended = replace(snapshot, spec=spec, has_open_run=False, has_waiting_run=False)
-    if not isinstance(next_confirmation(extended, row.final_comparison), NewValidationRun):
+    if not isinstance(next_confirmation(extended, row.final_comparison, 0.0), NewValidationRun):
         raise Conflict(
             "nothing_to_extend",
             f"add_pairs ({more.add_pairs}) would run no pair: those that ran settle the comparison of study {row.id} "

@@ -31,6 +31,7 @@ _RUN_NAMES = {
     RunPurpose.SEARCH: "search run",
     RunPurpose.VALIDATION: "validation run",
     RunPurpose.RESUME_CHECK: "resume check",
+    RunPurpose.SUSTAINED: "sustained run",
     RunPurpose.RECIPE: "recipe run",
     RunPurpose.REHEARSAL: "rehearsal",
     RunPurpose.TRACE: "profiled run",

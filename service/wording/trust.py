@@ -11,7 +11,7 @@ from shardtune.api_schemas.studies.verdicts import OpenVerdict
 from shardtune.api_schemas.trials.measurements import Measurement
 from shardtune.api_schemas.trials.resume_check import ResumeCheck, ResumeOutcome
 from shardtune.service.wording import study_words
-from shardtune.service.wording.answers import disturbances
+from shardtune.service.wording.answers import disturbances, sustained_speed
 from shardtune.service.wording.answers.kept_answer import kept_answer
 from shardtune.service.wording.answers.trust_line import Trust, part_of
 from shardtune.service.wording.backend_words import backend_name
@@ -57,6 +57,7 @@ def trust(study: Study, stored: ResultRuns) -> tuple[Trust, ...]:
     ]
     if result.resume_check is not None:
         reasons += _resume_check(result.resume_check, study.spec.checkpoint_every_s)
+    reasons += sustained_speed.reasons(result)
     reasons += [Trust("quiet", study_words.default_comparison(row)) for row in result.against_defaults]
     return (*reasons, *(Trust("quiet", note) for note in result.notes))
 

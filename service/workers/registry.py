@@ -234,7 +234,13 @@ def _unknown_session() -> Conflict:
     )
 
 
-_LATER_PURPOSES = (RunPurpose.RESUME_CHECK, RunPurpose.TRACE, RunPurpose.RECIPE, RunPurpose.REHEARSAL)
+_LATER_PURPOSES = (
+    RunPurpose.RESUME_CHECK,
+    RunPurpose.SUSTAINED,
+    RunPurpose.TRACE,
+    RunPurpose.RECIPE,
+    RunPurpose.REHEARSAL,
+)
 """Purposes of runs that workers of older releases do not support. A newer worker lists those that it supports in its
 inventory.
 """

@@ -13,6 +13,7 @@ from torch import nn
 
 from shardtune.api_schemas.strategies import sample_groups
 from shardtune.api_schemas.trials.leases import ModelSummaryTask, ResumeTask, TargetRehearsalTask, TraceTask, TrialTask
+from shardtune.api_schemas.trials.measurements import MOST_TIMES
 from shardtune.api_schemas.trials.progress import Progress
 from shardtune.api_schemas.trials.rank_reports import RankReport
 from shardtune.workers.clock import now_s
@@ -228,7 +229,8 @@ def _report(place: RankContext, loop: Loop, meter: memory.MemoryMeter, wrap_time
         data_wait_s=outcome.data_wait_s,
         measured_steps=timed,
         trajectory=tuple(outcome.trajectory),
-        losses=tuple(outcome.losses),
+        # A sustained run has more steps than a report may have losses.
+        losses=tuple(outcome.losses[:MOST_TIMES]),
         skipped_steps=loop.skipped.count,
         compiled=loop.compiled_frames(),
         versions=library_versions(),

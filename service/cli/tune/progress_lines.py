@@ -23,6 +23,7 @@ class LineView:
         self._rejected = 0
         self._whole_steps: set[str] = set()
         self._resume_checks: set[str] = set()
+        self._sustained_runs: set[str] = set()
         self._rehearsals: set[str] = set()
         self._recipe_runs: set[str] = set()
         self._disturbed: set[tuple[str, int]] = set()
@@ -67,6 +68,7 @@ class LineView:
         self._print_validation_runs(study, trials, elapsed_s)
         self._print_whole_steps(trials)
         self._print_resume_checks(trials)
+        self._print_sustained_runs(trials)
         self._print_rehearsals(trials)
         self._print_recipe_runs(trials)
 
@@ -127,6 +129,13 @@ class LineView:
                     f"trial {trial.number} resumed from its own checkpoint in new processes "
                     f"(saved in {run.resume_check.save_s:.2f} s, loaded in {run.resume_check.load_s:.2f} s)"
                 )
+
+    def _print_sustained_runs(self, trials: Sequence[Trial]) -> None:
+        for trial, run in activity_words.runs_of(trials, "sustained", TrialState.COMPLETE):
+            if run.run_id not in self._sustained_runs and run.measurement is not None:
+                self._sustained_runs.add(run.run_id)
+                figure = study_words.rate(run.measurement.tokens_per_s_per_gpu)
+                self._write(f"sustained run of trial {trial.number}: {figure} tokens/s/GPU{_disturbance_note(run)}")
 
     def _print_recipe_runs(self, trials: Sequence[Trial]) -> None:
         for _, run in activity_words.runs_of(trials, "recipe", TrialState.COMPLETE):

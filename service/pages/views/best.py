@@ -120,7 +120,7 @@ def runs_by_study(session: Session, open_studies: Sequence[Study]) -> dict[str, 
 
 def _count_runs(study: Study, costs: Mapping[tuple[RunPurpose, int], RunCosts]) -> RunCounts:
     search, validation = costs.get((RunPurpose.SEARCH, 0)), costs.get((RunPurpose.VALIDATION, study.final_comparison))
-    recipe = costs.get((RunPurpose.RECIPE, study.final_comparison))
+    recipe, sustained = costs.get((RunPurpose.RECIPE, study.final_comparison)), costs.get((RunPurpose.SUSTAINED, 0))
     world = study.cluster.world_size
     # The same estimate as `time_left.count_runs`, from sums in SQL: the list must not load every trial.
     return RunCounts(
@@ -129,6 +129,7 @@ def _count_runs(study: Study, costs: Mapping[tuple[RunPurpose, int], RunCosts]) 
         validation_runs=validation.runs if validation else 0,
         mean_validation_s=validation.mean / world if validation else None,
         recipe_runs=recipe.runs if recipe else 0,
+        sustained_runs=sustained.runs if sustained else 0,
         mean_chosen_s=search.mean_chosen / world if search and search.mean_chosen else None,
         repeats_per_run=search.repeats if search else 0.0,
     )

@@ -26,6 +26,8 @@ def activity(study: Study, trials: Sequence[Trial]) -> str:
     trial, run = running[-1]
     if run.purpose == RunPurpose.RESUME_CHECK:
         return f"resume check of the winner, trial {trial.number}: {describe_step(run.progress)}"
+    if run.purpose == RunPurpose.SUSTAINED:
+        return f"sustained run of the winner, trial {trial.number}: {describe_step(run.progress)}"
     if run.purpose == RunPurpose.REHEARSAL:
         return f"rehearsing the projection of trial {trial.number} at the target's number of ranks"
     if run.purpose == RunPurpose.RECIPE:

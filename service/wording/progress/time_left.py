@@ -40,6 +40,8 @@ class RunCounts:
     recipe_runs: int = 0
     """Number of complete runs of the current final comparison that compare recipes (precisions, optimizers, float8)
     rather than candidates."""
+    sustained_runs: int = 0
+    """Number of complete sustained runs (long runs after the verdict)."""
     mean_chosen_s: float | None = None
     """Mean seconds of the complete search runs of trials that are no seeds, without their repeated attempts; None
     before the first one is complete."""
@@ -68,6 +70,7 @@ def count_runs(study: Study, trials: Sequence[Trial]) -> RunCounts:
         shortest_search_s=min(search_seconds, default=None),
         validation_runs=len(validation),
         recipe_runs=len(activity_words.runs_of_comparison(study, trials, RunPurpose.RECIPE)),
+        sustained_runs=len(activity_words.runs_of(trials, RunPurpose.SUSTAINED, TrialState.COMPLETE)),
         mean_validation_s=sum(fresh) / len(fresh) if fresh else None,
         mean_chosen_s=fmean(chosen_seconds) if chosen_seconds else None,
         repeats_per_run=fmean(disturbed_attempts) if disturbed_attempts else 0.0,
@@ -104,11 +107,21 @@ def estimate(study: Study, runs: RunCounts, elapsed_s: float) -> str:
         or 0 < recipe_runs_expected(study) <= runs.recipe_runs
     )
     seconds = search_s + left * per_fresh + _recipe_seconds(study, runs.recipe_runs, per_fresh, is_bound=is_bound)
+    seconds += _sustained_seconds(study, runs, per_run)
     if is_bound:
         return f"at most {study_words.duration(seconds)}" if seconds else ""
     # A disturbed run forbids the test for quiet machines, and studies of the service do not use it.
     may_be_quiet = runs.repeats_per_run == 0 and study.system_study is None
     return _about(seconds - (min(left, _SPARED_RUNS) * per_fresh if may_be_quiet else 0.0), seconds)
+
+
+def _sustained_seconds(study: Study, runs: RunCounts, per_run: float) -> float:
+    """Return the expected seconds of the sustained run, the long run after the verdict; 0 if the study makes none, or has
+    made it."""
+    sustained_s = study.spec.budget.sustained_seconds(study.cluster.device)
+    # It comes before the recipes, and a study of the service makes none.
+    is_over = runs.sustained_runs > 0 or runs.recipe_runs > 0 or study.system_study is not None
+    return 0.0 if is_over or not sustained_s else sustained_s + per_run
 
 
 def _later_run_s(study: Study, shortest_search_s: float, runs: RunCounts) -> float:

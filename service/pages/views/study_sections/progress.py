@@ -140,6 +140,8 @@ def _activity(session: Session, study: Study, confirmed: int) -> str:
     where = f"trial {run.trial.number}: {activity_words.describe_step(run.progress)}"
     if run.purpose == RunPurpose.RESUME_CHECK:
         return f"resume check of the winner, {where}"
+    if run.purpose == RunPurpose.SUSTAINED:
+        return f"sustained run of the winner, {where}"
     if run.purpose == RunPurpose.REHEARSAL:
         return f"rehearsing the projection of trial {run.trial.number} at the target's number of ranks"
     if run.purpose == RunPurpose.RECIPE:

@@ -98,6 +98,7 @@ def test_the_json_object_has_exactly_the_documented_keys() -> None:
         "whole_steps",
         "search_runs",
         "resume_check",
+        "sustained",
         "projection",
         "recipes",
         "trials",

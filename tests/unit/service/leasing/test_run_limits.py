@@ -66,6 +66,18 @@ def test_a_resume_check_has_time_to_save_and_load_its_checkpoint_on_a_slow_disk(
     assert run_limits.of(SETTINGS, a_run(5.0), TASK, parameters) == run_limits.of(SETTINGS, a_run(5.0), TASK)
 
 
+def test_a_sustained_run_has_time_for_its_seconds_of_steps() -> None:
+    task = TASK.model_copy(update={"plan": TASK.plan.model_copy(update={"max_measure_s": 1200.0})})
+    short, sustained = a_run(5.0), a_run(5.0)
+    sustained.purpose = RunPurpose.SUSTAINED
+    assert run_limits.of(SETTINGS, sustained, task).deadline_s == run_limits.of(SETTINGS, short, task).deadline_s + 1200
+    assert run_limits.foreseen_s(sustained, task) == run_limits.foreseen_s(short, task) + 1200
+    for run in (short, sustained):
+        assert run.trial is not None
+        run.trial.runs.append(RunRow(purpose=RunPurpose.SEARCH, measurement=measurement(5.0)))
+    assert run_limits.foreseen_s(sustained, task) == run_limits.foreseen_s(short, task) + 1200
+
+
 def test_a_job_near_its_end_foresees_the_checkpoint_too() -> None:
     check = ResumeTask(trial=TASK)
     extra_s = run_limits.foreseen_s(a_run(5.0), check, 8_000_000_000) - run_limits.foreseen_s(a_run(5.0), check)

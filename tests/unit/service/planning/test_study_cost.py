@@ -44,13 +44,14 @@ def test_hours_are_those_of_all_ranks(table: PredictionTable) -> None:
 
 
 def test_a_default_study_of_8b_is_estimated_about_as_simulated_ones_are() -> None:
-    """200 simulated studies in whole steps took 4.0 to 8.3 GPU-hours (docs/measurements/study-cost.md)."""
+    """200 simulated studies in whole steps, without a sustained run, took 4.0 to 8.3 GPU-hours
+    (docs/measurements/study-cost.md)."""
     request = PredictionRequest(
         model="llama-3.1-8b", cluster="8xh100", precision="bf16-mixed", sequence_length=8192, global_batch=96, top=5
     )
     cluster = answer_request(request.model_copy(update={"top": 0})).cluster
     table = answer_request(request.model_copy(update={"configs": tuple(seeds.documented_defaults(cluster))}))
-    cost = estimate(table, Budget()).gpu_hours
+    cost = estimate(table, Budget(sustained_run_s=0)).gpu_hours
     assert cost is not None and 1 < cost.low < 4.0 and 8.3 < cost.high < 40
 
 
@@ -66,6 +67,14 @@ def test_a_gain_has_a_band_that_never_falls_below_the_baseline(table: Prediction
     assert gain is not None and 1 <= gain.low <= gain.value < gain.high
     same = estimate(table, Budget(), forecast=CostPredictions(table.predictions, table.predictions)).expected_gain
     assert same is not None and (same.value, same.low) == (1, 1)
+
+
+def test_the_sustained_run_takes_two_minutes_and_a_start_unless_it_is_left_out(table: PredictionTable) -> None:
+    without, default = estimate(table, Budget(sustained_run_s=0)), estimate(table, Budget())
+    assert without.minutes is not None and default.minutes is not None
+    assert 2 < default.minutes.low - without.minutes.low < default.minutes.high - without.minutes.high < 5
+    assert any("for 120 s more" in stop for stop in default.stops)
+    assert not any("budget.sustained_run_s" in stop for stop in without.stops)
 
 
 def test_what_is_not_counted_is_named(table: PredictionTable) -> None:

@@ -29,6 +29,7 @@ from shardtune.api_schemas.studies.recipes import LossComparison, LossVerdict
 from shardtune.api_schemas.studies.study_result import StudyResult, Verdict
 from shardtune.api_schemas.studies.study_state import StudyPhase, StudyPurpose, StudyState
 from shardtune.api_schemas.studies.system_studies import SystemStudyKind
+from shardtune.api_schemas.studies.verdicts import SustainedOutcome, SustainedSpeed
 from shardtune.api_schemas.training.step_trace import TraceFailure, TraceFailureCode
 from shardtune.api_schemas.trials.diagnosis import FindingKind, RemedyResult
 from shardtune.api_schemas.trials.expected_parts import ExpectedName
@@ -38,6 +39,7 @@ from shardtune.api_schemas.trials.resume_check import ResumeCheck, ResumeOutcome
 from shardtune.api_schemas.trials.trial import AttemptEnd, RunPurpose, TrialOrigin, TrialState
 from shardtune.service.pages.views import purpose, recommendation, target_speed, words
 from shardtune.service.wording import diagnosis_words, event_words, recipe_words, retune_words, study_words
+from shardtune.service.wording.answers import sustained_speed
 from shardtune.service.wording.answers.verdict_line import verdict_text
 from shardtune.service.wording.progress import activity_words
 from tests.support.values.synthetic_studies import contender_of
@@ -74,6 +76,13 @@ def _resume(code: ResumeOutcome) -> str:
     return study_words.resume_check_text(ResumeCheck(trial_number=1, outcome=code, reason="of this", **figures))
 
 
+def _sustained(code: SustainedOutcome) -> str:
+    speeds = {"compared_tokens_per_s_per_gpu": 2.0, "tokens_per_s_per_gpu": 1.0, "duration_s": 120.0}
+    speed = SustainedSpeed(trial_number=1, outcome=code, reason="of this", **speeds)
+    result = StudyResult(best=BEST, baseline=BEST, speedup=None, verdict=Verdict.CONFIRMED, sustained=speed)
+    return sustained_speed.reasons(result)[0].text
+
+
 def _trigger(code: Trigger) -> str:
     has_times = code in (Trigger.CRON, Trigger.DRIFT)
     return retune_words.trigger_text(ScheduleSpec(name="x", trigger=code, cron="0 3 * * 0" if has_times else None))
@@ -101,6 +110,7 @@ ENUMS: Mapping[type[StrEnum], Callable[[Any], str]] = {
     RetuneOutcome: lambda code: retune_words.newest_outcome(RetuneState.ENDED, code),
     RetuneState: lambda code: retune_words.newest_outcome(code, None),
     RunPurpose: study_words.run_name,
+    SustainedOutcome: _sustained,
     StudyState: words.STATE_TONES.__getitem__,
     SystemStudyKind: purpose.KIND_TEXTS.__getitem__,
     TrialOrigin: words.ORIGINS.__getitem__,

@@ -40,6 +40,14 @@ def test_in_a_final_comparison_it_follows_from_the_validation_runs_it_may_take()
     assert time_left.estimate(study, RunCounts(8, 5.0, 30, 10.0), 99.0) == "at most 5 min"
 
 
+def test_the_sustained_run_takes_its_seconds_until_it_is_over():
+    study = running(8, StudyPhase.FINAL_COMPARISON, final_comparison_runs=20)
+    long = study.spec.budget.model_copy(update={"sustained_run_s": 600.0})
+    study = study.model_copy(update={"spec": study.spec.model_copy(update={"budget": long})})
+    counts = [RunCounts(8, 5.0, 20, 1.0, sustained_runs=done) for done in (0, 1)]
+    assert [time_left.estimate(study, runs, 99.0) for runs in counts] == ["at most 10 min", ""]
+
+
 def test_recipes_beside_the_answer_take_three_runs_each_and_as_many_of_the_stated_one():
     study = running(8, StudyPhase.FINAL_COMPARISON, final_comparison_runs=20)
     considering = with_muon_considered(study)

@@ -53,7 +53,8 @@ def extended_deadline(run: RunRow, deadline_s: float, waited_s: float, now: date
     """Later deadline of a run that has passed its deadline but progressed since the last extension. None if it has
     not progressed, or has used up the largest extension.
 
-    `waited_s`: seconds for which the run has waited for a quiet machine. Its deadline does not run meanwhile.
+    `waited_s`: seconds for which the current attempt has waited for a quiet machine. Its deadline does not run
+    meanwhile.
     """
     progress, started_at = run.progress, run.started_at
     # The worker repeats the last progress with each heartbeat, also while its agent hangs: only a change counts.

@@ -89,6 +89,14 @@ def of(settings: Settings, run: RunRow, task: Task, parameters: int = 0) -> Leas
     return LeaseLimits(settings.run_deadline_s + needed_s, settings.no_progress_s + slow_s)
 
 
+def of_trace(settings: Settings, task: TraceTask, step_s: float | None) -> LeaseLimits:
+    """Time limits of a run that records a trial's traces without a lease: those that the service gives such a run.
+    `step_s`: predicted or measured step time of the trial in seconds; None if it is unknown.
+    """
+    slow_s = _SLOWDOWN * (step_s or 0.0)
+    return LeaseLimits(settings.run_deadline_s + _step_count(task) * slow_s, settings.no_progress_s + slow_s)
+
+
 _START_AND_END_S = 60.0
 """Seconds that starting and ending a run is assumed to take if its trial has not run before."""
 _REHEARSED_PART_S = 60.0

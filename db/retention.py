@@ -1,10 +1,11 @@
 """Delete expired rows, in batches that hold locks only briefly."""
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import CursorResult, delete, exists, select, tuple_, update
-from sqlalchemy.orm import Session
+from sqlalchemy import ColumnElement, CursorResult, delete, exists, select, tuple_, update
+from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from shardtune.api_schemas.retuning.schedules import TickState
 from shardtune.db.tables.access import IdempotentRow
@@ -75,12 +76,12 @@ def delete_traces(session: Session, before: datetime) -> int:
 
 def delete_workers(session: Session, before: datetime) -> int:
     """Delete workers that never ran anything and sent no request since a given moment, with the record of their
-    fingerprints."""
-    old = select(WorkerRow.id).where(
+    fingerprints. A worker that comes back or gets a run meanwhile is kept."""
+    unused = (
         WorkerRow.seen_at < before,
         *(~exists().where(row.worker_id == WorkerRow.id) for row in (RunRow, AttemptRow, CanaryRow)),
     )
-    ids = session.scalars(old.limit(_BATCH)).all()
+    ids = _lock_unused(session, WorkerRow.id, unused)
     for row in (FingerprintPeriodRow.worker_id, WorkerRow.id):
         session.execute(delete(row.class_).where(row.in_(ids)).execution_options(**_WITHOUT_SYNCHRONIZING))
     return len(ids)
@@ -97,11 +98,22 @@ def delete_fingerprints(session: Session, before: datetime) -> int:
         RunRow.fingerprint_key,
         TuningTargetRow.fingerprint_key,
     )
-    old = select(FingerprintRow.key).where(
-        FingerprintRow.first_seen_at < before, *(~exists().where(name == FingerprintRow.key) for name in naming)
-    )
-    gone = delete(FingerprintRow).where(FingerprintRow.key.in_(old.limit(_BATCH)))
+    unused = (FingerprintRow.first_seen_at < before, *(~exists().where(name == FingerprintRow.key) for name in naming))
+    keys = _lock_unused(session, FingerprintRow.key, unused)
+    gone = delete(FingerprintRow).where(FingerprintRow.key.in_(keys))
     return _count(session.execute(gone.execution_options(**_WITHOUT_SYNCHRONIZING)))
+
+
+def _lock_unused(
+    session: Session, key: InstrumentedAttribute[str], unused: Sequence[ColumnElement[bool]]
+) -> Sequence[str]:
+    """Return the keys of rows that match the conditions, locked until the transaction ends."""
+    # A row that another transaction holds is about to be used: neither wait for it nor delete it.
+    candidates = select(key).where(*unused).limit(_BATCH).with_for_update(skip_locked=True)
+    locked = session.scalars(candidates).all()
+    # Read again: on Postgres, a reference may have been committed between the state that the query saw and its locks.
+    # Under the locks, nothing can refer to the rows any more.
+    return session.scalars(select(key).where(key.in_(locked), *unused)).all() if locked else ()
 
 
 _WITHOUT_SYNCHRONIZING: dict[str, Any] = {"synchronize_session": False}

@@ -57,6 +57,14 @@ class StudyCost(Schema):
     """Sentences that say at which limits the search and the final comparison end."""
     basis: str = Field(examples=["an estimate from the budget and predicted step times, not a measurement"])
     """Sources and assumptions of the estimate."""
+    no_worker: str | None = Field(
+        default=None,
+        examples=[
+            "cluster (local) is not offered by any live worker: no worker is registered; start one with `shardtune worker`"
+        ],
+    )
+    """Reason why no live worker could run the study now, with the remedy. Null if a worker could, if the study may wait
+    for one, or if no service was asked."""
 
 
 class SizeCost(Schema):

@@ -1,11 +1,11 @@
 """Queries on GPU-seconds (wall seconds × ranks): of all projects by month, of a study's validation runs, and of
 retuning (used, in use and expected)."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import JSON, SQLColumnExpression, bindparam, func, or_, select, type_coerce
+from sqlalchemy import JSON, ColumnElement, SQLColumnExpression, and_, bindparam, func, or_, select, type_coerce
 from sqlalchemy.orm import Session, load_only
 
 from shardtune.api_schemas.retuning.retunes import RetuneOutcome, RetuneState
@@ -29,12 +29,12 @@ _OF_VALIDATION_RUNS = (
 
 @dataclass(frozen=True)
 class InFlight:
-    """Run that a worker executes now and that belongs to a study started by the service itself."""
+    """Run that a worker executes now."""
 
     study_id: str
     project_id: str
     seconds: float
-    """Seconds since the run's current attempt began."""
+    """Seconds since the run's current attempt began, without those in which it waited for a quiet machine."""
     ranks: int
 
 
@@ -54,42 +54,33 @@ def spent_since(session: Session, project_id: str | None, moment: datetime) -> d
 
 def in_flight(session: Session, now: datetime) -> list[InFlight]:
     """Return the runs that workers execute now and that belong to studies which the service created itself."""
-    query = (
-        select(RunRow, StudyRow)
-        .join(StudyRow, StudyRow.id == RunRow.study_id)
-        .where(RunRow.state == TrialState.RUNNING, StudyRow.purpose != StudyPurpose.USER)
-        .options(load_only(RunRow.study_id, RunRow.purpose, RunRow.started_at))
-        .options(load_only(StudyRow.project_id, StudyRow.cluster))
-    )
-    return [
-        InFlight(
-            study.id,
-            study.project_id,
-            (now - run.started_at).total_seconds() if run.started_at else 0.0,
-            1 if run.purpose == RunPurpose.MODEL_SUMMARY else study.cluster.world_size,
-        )
-        for run, study in session.execute(query)
-    ]
+    return list(_running(session, StudyRow.purpose != StudyPurpose.USER, now))
 
 
 def running_gpu_seconds(session: Session, project_id: str, now: datetime) -> float:
     """Return the GPU-seconds that a project's running attempts have used so far. The time in which an attempt waited
-    for a quiet machine does not count, as far as its study allows waiting."""
+    for a quiet machine does not count, as far as its lease allowed waiting."""
+    return sum(run.seconds * run.ranks for run in _running(session, StudyRow.project_id == project_id, now))
+
+
+def _running(session: Session, of_studies: ColumnElement[bool], now: datetime) -> Iterator[InFlight]:
+    """Yield the runs of some studies that workers execute now."""
     query = (
-        select(RunRow, StudyRow)
+        select(RunRow, StudyRow, AttemptRow)
         .join(StudyRow, StudyRow.id == RunRow.study_id)
-        .where(RunRow.state == TrialState.RUNNING, StudyRow.project_id == project_id)
-        .options(load_only(RunRow.study_id, RunRow.purpose, RunRow.started_at, RunRow.progress))
-        .options(load_only(StudyRow.cluster, StudyRow.spec))
+        .join(AttemptRow, and_(AttemptRow.run_id == RunRow.id, AttemptRow.attempt == RunRow.attempt))
+        .where(RunRow.state == TrialState.RUNNING, of_studies)
+        .options(load_only(RunRow.study_id, RunRow.purpose, RunRow.started_at, RunRow.lease_until, RunRow.progress))
+        .options(load_only(StudyRow.project_id, StudyRow.cluster, StudyRow.spec))
+        .options(load_only(AttemptRow.waited_before_s, AttemptRow.may_wait_s))
     )
-    total = 0.0
-    for run, study in session.execute(query):
-        claimed_s = run.progress.waited_s if run.progress is not None else None
-        waited_s = min(claimed_s or 0.0, study.spec.wait_for_quiet_s or 0.0)
-        leased_s = (now - run.started_at).total_seconds() if run.started_at else 0.0
+    for run, study, attempt in session.execute(query):
+        waited_s = attempt.waited_s(run.progress, study.spec.wait_for_quiet_s)
+        # A worker stops its ranks before its lease expires; the service may end the run only later.
+        end = now if run.lease_until is None else min(now, run.lease_until)
+        leased_s = (end - run.started_at).total_seconds() if run.started_at else 0.0
         ranks = 1 if run.purpose == RunPurpose.MODEL_SUMMARY else study.cluster.world_size
-        total += max(0.0, leased_s - waited_s) * ranks
-    return total
+        yield InFlight(study.id, study.project_id, max(0.0, leased_s - waited_s), ranks)
 
 
 def gpu_seconds_of_validation_runs(session: Session, study_id: str) -> float:

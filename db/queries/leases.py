@@ -194,8 +194,9 @@ def runs_of_earlier_sessions(session: Session, worker: WorkerRow) -> Sequence[Ru
     ).all()
 
 
-def start(session: Session, run: RunRow, worker: WorkerRow, now: datetime, lease_until: datetime) -> None:
-    """Begin the next attempt at a run; the caller changes the run's state."""
+def start(session: Session, run: RunRow, worker: WorkerRow, now: datetime, lease_until: datetime) -> AttemptRow:
+    """Begin the next attempt at a run and return it; the caller changes the run's state, and says how long the attempt
+    may wait for a quiet machine, if it may."""
     run.attempt += 1
     run.worker_id, run.worker_session, run.host_id = worker.id, worker.session, worker.host_id
     run.fingerprint_key, run.measured_for = worker.fingerprint_key, worker.project_id
@@ -204,9 +205,17 @@ def start(session: Session, run: RunRow, worker: WorkerRow, now: datetime, lease
     waited_s = run.progress.waited_s if run.progress is not None else None
     run.progress = None if waited_s is None else Progress(phase="starting", waited_s=waited_s)
     run.lease_repeats, run.deadline_at, run.extended_at_progress = 0, None, None
-    session.add(
-        AttemptRow(run=run, attempt=run.attempt, worker_id=worker.id, worker_session=worker.session, started_at=now)
+    attempt = AttemptRow(
+        run=run,
+        attempt=run.attempt,
+        worker_id=worker.id,
+        worker_session=worker.session,
+        started_at=now,
+        waited_before_s=waited_s or 0.0,
+        may_wait_s=0.0,
     )
+    session.add(attempt)
+    return attempt
 
 
 def waited_s(session: Session, study_id: str) -> float:

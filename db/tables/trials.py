@@ -168,6 +168,12 @@ class AttemptRow(Row):
     worker_id: Mapped[str] = mapped_column(ForeignKey(WorkerRow.id))
     worker_session: Mapped[str] = mapped_column(String(64))
     started_at: Mapped[datetime]
+    waited_before_s: Mapped[float | None]
+    """Seconds for which earlier attempts at the run had waited for a quiet machine, as recorded when the attempt began.
+    None if a service of an older release leased the attempt."""
+    may_wait_s: Mapped[float | None]
+    """Maximum seconds for which the attempt's lease let it wait for a quiet machine. None if a service of an older
+    release leased the attempt."""
     finished_at: Mapped[datetime | None]
     end: Mapped[AttemptEnd | None] = mapped_column(words(AttemptEnd))
     """Reason why the attempt ended; None while it runs."""
@@ -178,6 +184,17 @@ class AttemptRow(Row):
 
     run: Mapped[RunRow] = relationship(back_populates="attempts")
     worker: Mapped[WorkerRow] = relationship()
+
+    def waited_s(self, progress: Progress | None, study_allows_s: float | None) -> float:
+        """Seconds for which the attempt has waited for a quiet machine, as its worker says, but no more than its lease
+        allowed.
+
+        The run's `progress` counts the waits of all attempts at the run. `study_allows_s`: limit of the study, which
+        applies if a service of an older release leased the attempt.
+        """
+        claimed_s = (progress.waited_s if progress is not None else None) or 0.0
+        most_s = self.may_wait_s if self.may_wait_s is not None else study_allows_s
+        return min(max(0.0, claimed_s - (self.waited_before_s or 0.0)), most_s or 0.0)
 
     # finished_at: what a project spent since midnight.
     __table_args__ = (UniqueConstraint("run_id", "attempt"), Index("ix_attempts_finished", "finished_at"))

@@ -67,7 +67,7 @@ def _is_overdue(context: Context, locked_run: LockedRun) -> bool:
         run.deadline_at = run_limits.deadline_at(run.started_at, deadline_s)
     if run.deadline_at >= now:
         return False
-    waited_s = charges.allowed_wait_s(locked_run.study, run)
+    waited_s = charges.allowed_wait_s(locked_run.study, run, locked_run.current_attempt)
     extended = run_limits.extended_deadline(run, deadline_s, waited_s, now)
     if extended is not None:
         run.deadline_at, run.extended_at_progress = extended, run.progress
@@ -84,7 +84,8 @@ def _overdue_end(context: Context, locked_run: LockedRun) -> JudgedEnd:
         "end; look into the worker's log, and restart the worker if it hangs"
     )
     failure = Failure(kind=FailureKind.DEADLINE, message=message)
-    return JudgedEnd(gpu_seconds=charges.until(study, run, context.now()), failure=failure)
+    charged = charges.until(study, run, locked_run.current_attempt, context.now())
+    return JudgedEnd(gpu_seconds=charged, failure=failure)
 
 
 async def keep_sweeping(context: Context) -> None:

@@ -53,7 +53,8 @@ def extended_deadline(run: RunRow, deadline_s: float, waited_s: float, now: date
     """Later deadline of a run that has passed its deadline but progressed since the last extension. None if it has
     not progressed, or has used up the largest extension.
 
-    `waited_s`: seconds for which the run has waited for a quiet machine. Its deadline does not run meanwhile.
+    `waited_s`: seconds for which the current attempt has waited for a quiet machine. Its deadline does not run
+    meanwhile.
     """
     progress, started_at = run.progress, run.started_at
     # The worker repeats the last progress with each heartbeat, also while its agent hangs: only a change counts.
@@ -93,6 +94,14 @@ def of(settings: Settings, run: RunRow, task: Task, parameters: int = 0) -> Leas
     slow_s = _SLOWDOWN * (_predicted_step_s(run.trial, task) or measured_step_s(run.trial) or 0.0)
     needed_s = _step_count(task) * slow_s + _checkpoint_s(task, parameters, _SLOW_DISK) + _sustained_s(run, task)
     return LeaseLimits(settings.run_deadline_s + needed_s, settings.no_progress_s + slow_s)
+
+
+def of_trace(settings: Settings, task: TraceTask, step_s: float | None) -> LeaseLimits:
+    """Time limits of a run that records a trial's traces without a lease: those that the service gives such a run.
+    `step_s`: predicted or measured step time of the trial in seconds; None if it is unknown.
+    """
+    slow_s = _SLOWDOWN * (step_s or 0.0)
+    return LeaseLimits(settings.run_deadline_s + _step_count(task) * slow_s, settings.no_progress_s + slow_s)
 
 
 _START_AND_END_S = 60.0

@@ -76,7 +76,7 @@ def _start_run(context: Context, session: Session, study: StudyRow, run: RunRow,
     transitions.run(run, TrialState.RUNNING, now)
     if run.trial is not None and run.purpose == RunPurpose.SEARCH:
         transitions.trial(run.trial, TrialState.RUNNING, now)
-    leases.start(session, run, worker, now, now + timedelta(seconds=context.settings.lease_s))
+    attempt = leases.start(session, run, worker, now, now + timedelta(seconds=context.settings.lease_s))
     if now - worker.seen_at >= SEEN_WRITE_INTERVAL:
         worker.seen_at = now
     if study.fingerprint_key is None:
@@ -90,6 +90,8 @@ def _start_run(context: Context, session: Session, study: StudyRow, run: RunRow,
     log.info("lease granted", extra=extra | {"trial": run.trial.number if run.trial else None})
     lease = lease_message.lease(context, session, study, run)
     run.deadline_at = run_limits.deadline_at(now, lease.deadline_s)
+    if lease.quiet_wait is not None:
+        attempt.may_wait_s = lease.quiet_wait.most_s
     return lease
 
 

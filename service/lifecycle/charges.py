@@ -26,7 +26,7 @@ def reported(study: StudyRow, run: RunRow, attempt: AttemptRow, gpu_seconds: flo
     """
     leased_s = (now - attempt.started_at).total_seconds()
     ranks = _rank_count(study, run)
-    at_least = max(0.0, leased_s - allowed_wait_s(study, run) - _CLOCK_ERROR_S) * ranks
+    at_least = max(0.0, leased_s - allowed_wait_s(study, run, attempt) - _CLOCK_ERROR_S) * ranks
     at_most = max(0.0, leased_s + _CLOCK_ERROR_S)
     if gpu_seconds > at_most * ranks:
         # A gang lends all its hosts to a run that needs fewer. Read only here: most reports need no look at the worker.
@@ -35,31 +35,31 @@ def reported(study: StudyRow, run: RunRow, attempt: AttemptRow, gpu_seconds: flo
     return min(max(gpu_seconds, at_least), at_most * ranks)
 
 
-def until_silence(study: StudyRow, run: RunRow, lease_s: float) -> float:
+def until_silence(study: StudyRow, run: RunRow, attempt: AttemptRow, lease_s: float) -> float:
     """GPU-seconds that are charged for an attempt whose worker has fallen silent: those until the worker's last
     request, which came one lease duration before the lease expires."""
     if run.started_at is None or run.lease_until is None:
         return 0.0
-    alive_s = (run.lease_until - run.started_at).total_seconds() - lease_s - allowed_wait_s(study, run)
+    alive_s = (run.lease_until - run.started_at).total_seconds() - lease_s - allowed_wait_s(study, run, attempt)
     return max(0.0, alive_s) * _rank_count(study, run)
 
 
-def until(study: StudyRow, run: RunRow, now: datetime) -> float:
+def until(study: StudyRow, run: RunRow, attempt: AttemptRow, now: datetime) -> float:
     """GPU-seconds of a running attempt from its start until now, or until its lease expired; the time in which it
     waited for a quiet machine is left out.
     """
     assert run.started_at is not None
     # A worker stops its ranks before its lease expires. The service may have been away since, and end the run only now.
     end = now if run.lease_until is None else min(now, run.lease_until)
-    return max(0.0, (end - run.started_at).total_seconds() - allowed_wait_s(study, run)) * _rank_count(study, run)
+    leased_s = (end - run.started_at).total_seconds()
+    return max(0.0, leased_s - allowed_wait_s(study, run, attempt)) * _rank_count(study, run)
 
 
-def allowed_wait_s(study: StudyRow, run: RunRow) -> float:
-    """Seconds for which a run's attempts have waited for a quiet machine, as the worker says, but no more than the
-    study allows.
+def allowed_wait_s(study: StudyRow, run: RunRow, attempt: AttemptRow) -> float:
+    """Seconds for which a run's current attempt has waited for a quiet machine, as the worker says, but no more than
+    its lease allowed.
     """
-    claimed_s = run.progress.waited_s if run.progress is not None else None
-    return min(claimed_s or 0.0, study.spec.wait_for_quiet_s or 0.0)
+    return attempt.waited_s(run.progress, study.spec.wait_for_quiet_s)
 
 
 def _rank_count(study: StudyRow, run: RunRow) -> int:

@@ -56,7 +56,9 @@ def end_lost_attempt(
         if run.state is not TrialState.RUNNING or not condition(run):
             return False
         ended = JudgedEnd(
-            gpu_seconds=charges.until_silence(locked_run.study, run, context.settings.lease_s),
+            gpu_seconds=charges.until_silence(
+                locked_run.study, run, locked_run.current_attempt, context.settings.lease_s
+            ),
             failure=Failure(kind=FailureKind.WORKER_LOST, message=f"the attempt ended because {reason}"[:4000]),
             is_release=is_release,
             is_preemption=is_preemption,

@@ -26,6 +26,13 @@ class LockedRun:
         return next((row for row in self.attempts if row.attempt == number), None)
 
     @property
+    def current_attempt(self) -> AttemptRow:
+        """Latest attempt at the locked run, which its worker executes as long as the run is in state `running`."""
+        attempt = self.attempt(self.run.attempt)
+        assert attempt is not None, "a run that began has an attempt"
+        return attempt
+
+    @property
     def ends(self) -> list[AttemptEnd]:
         """Ways in which the finished attempts at the run ended, in order."""
         return [row.end for row in self.attempts if row.end is not None]

@@ -71,7 +71,7 @@ def end_study(session: Session, study: StudyRow, state: StudyState, reason: Stud
             attempt = leases.attempt_of(session, row.id, row.attempt)
             assert attempt is not None
             # Until now, whatever a late report would say: else quotas could be evaded by cancelling studies.
-            attempt.gpu_seconds = charges.until(study, row, now)
+            attempt.gpu_seconds = charges.until(study, row, attempt, now)
             attempt.end, attempt.finished_at = AttemptEnd.CANCELLED, now
             study.gpu_seconds += attempt.gpu_seconds
         run(row, TrialState.CANCELLED, now)

@@ -13,18 +13,20 @@ from shardtune.service.mcp.schemas.study_answers import StudiesCreateAnswer
 from shardtune.service.mcp.schemas.study_arguments import StudiesCreateArguments
 
 _ESTIMATE = "estimate from the budget and predicted step times"
+_NO_BUDGET = (
+    "max_gpu_seconds (missing): a study costs GPU-seconds; ask the user for the budget and add it (GPUs × seconds: one "
+    "hour of 8 GPUs is 28800)"
+)
 
 
 def studies_create(product: Product, arguments: StudiesCreateArguments) -> StudiesCreateAnswer:
     """Estimate the cost of a study, or create it if the call has the estimate's confirmation code."""
     client = product.service("studies_create")
-    if arguments.max_gpu_seconds is None:
-        raise ToolRejected(
-            "max_gpu_seconds (missing): a study costs GPU-seconds; ask the user for the budget and add it "
-            "(GPUs × seconds: one hour of 8 GPUs is 28800)"
-        )
     with rejections(StudyRequest):
         spec = _spec(arguments)
+        if arguments.max_gpu_seconds is None:
+            # Estimated nevertheless: the user need not think of a budget for a study that nothing could run.
+            raise ToolRejected(*_obstacles(client.study_cost(spec)), _NO_BUDGET)
         # With every field of the request, the budget included.
         key, request = product.confirmation_key(), f"{arguments.study_id or ''} {spec.canonical_json()}"
         code = arguments.confirmation
@@ -40,6 +42,11 @@ def studies_create(product: Product, arguments: StudiesCreateArguments) -> Studi
             "study": measured_rows.listed_study(study),
         }
     )
+
+
+def _obstacles(cost: StudyCost | None) -> tuple[str, ...]:
+    """Return the reason why the service would reject the study now, if there is one."""
+    return () if cost is None or cost.no_worker is None else (cost.no_worker,)
 
 
 def _cost(client: ServiceClient, spec: StudyRequest) -> StudyCost | None:
@@ -80,9 +87,10 @@ def _estimate(max_gpu_seconds: float, cost: StudyCost | None, code: str | None) 
     gpu_hours = None if cost is None else _range(cost.gpu_hours, "GPU-hours")
     gain = None if cost is None else cost.expected_gain
     expected = "cost unknown" if gpu_hours is None else f"about {gpu_hours.low:g} to {gpu_hours.high:g} GPU-hours"
+    cannot_start = "".join(f"It cannot start now: {obstacle}. " for obstacle in _obstacles(cost))
     return StudiesCreateAnswer(
         summary=(
-            f"Estimate of a study that was not started: it would take {expected}, at most {max_gpu_seconds / 3600:g} GPU-hours by the "
+            f"{cannot_start}Estimate of a study that was not started: it would take {expected}, at most {max_gpu_seconds / 3600:g} GPU-hours by the "
             "budget. Show this to the user; if they agree, repeat the call with the confirmation."
         ),
         state="needs_confirmation",

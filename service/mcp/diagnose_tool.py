@@ -65,6 +65,8 @@ def _diagnose_trial(client: ServiceClient, study_id: str, arguments: DiagnoseArg
     stored = _stored(client, study.study_id, number)
     if stored is not None and (stored.state.is_open or stored.diagnosis is not None):
         return stored
+    # Before the budget: the user need not think of one for a run that the service would reject.
+    _check_traceable(study)
     _check_budget(client, study, number, arguments.max_gpu_seconds)
     return client.diagnose(study.study_id, number)
 
@@ -76,6 +78,26 @@ def _stored(client: ServiceClient, study_id: str, number: int) -> TrialDiagnosis
         if rejected.status != 404:
             raise
         return None
+
+
+def _check_traceable(study: Study) -> None:
+    """Reject a trial that the service would not run under the profiler.
+
+    Raises:
+        ToolRejected: the study still runs, trains by a script of its own, or over several hosts.
+    """
+    if study.state.is_open:
+        raise ToolRejected(
+            f"study_id ({study.study_id}) is {study.state.value}, and a run under the profiler would disturb its "
+            "measurements; call again when it has ended"
+        )
+    script, nodes = study.spec.model.script, study.cluster.nodes
+    if script is not None:
+        raise ToolRejected(f"model.script ({script}) trains by itself; record traces in it, and give trace_folder")
+    if nodes > 1:
+        raise ToolRejected(
+            f"cluster.nodes ({nodes}) must be 1 for a run under the profiler; record traces in your job, and give trace_folder"
+        )
 
 
 def _check_budget(client: ServiceClient, study: Study, number: int, budget: float | None) -> None:

@@ -20,7 +20,6 @@ from shardtune.api_schemas.trials.trial import RejectionPage, RunPurpose, TrialP
 from shardtune.db.queries import leases, studies, trials
 from shardtune.db.queries.studies import StudyFilter
 from shardtune.db.tables.studies import StudyRow
-from shardtune.db.tables.workers import WorkerRow
 from shardtune.service.access import quotas
 from shardtune.service.http import paging
 from shardtune.service.http.errors import Conflict, NotFound, invalid
@@ -29,15 +28,8 @@ from shardtune.service.hub import named_models
 from shardtune.service.process.context import Context
 from shardtune.service.studies import from_rows, validation
 from shardtune.service.studies.choose_precision import choose_precision
-from shardtune.service.studies.placement import place_study
-from shardtune.service.workers import (
-    offered_adapters,
-    offered_float8,
-    offered_models,
-    offered_optimizers,
-    registry,
-    study_clusters,
-)
+from shardtune.service.studies.placement import check_worker, place_study
+from shardtune.service.workers import offered_float8, registry, study_clusters
 from shardtune.service.workers.named_projection import check_confirms
 from shardtune.service.workers.target_rungs import on_rung
 
@@ -120,7 +112,7 @@ def _check_request(context: Context, request: StudyRequest, project_id: str) -> 
         cluster, worker = place_study(request, live)
         memory_notes = study_clusters.host_memory_notes(study_clusters.named_cluster(request), cluster)
         if worker is not None:
-            _check_worker(request, worker)
+            check_worker(request, worker)
         measured = worker.offer.measured if worker is not None else None
         request = on_rung(request, cluster, measured, has_worker=worker is not None)
         devices = study_clusters.dtypes_of(cluster, live)
@@ -131,18 +123,6 @@ def _check_request(context: Context, request: StudyRequest, project_id: str) -> 
         baseline = validation.check(spec, cluster)
     notes = (*precision_notes, *memory_notes, *spec.workload.data_notes, *confirmation_notes, *baseline.notes)
     return _CheckedRequest(spec, cluster, worker is not None, baseline.config, notes)
-
-
-def _check_worker(request: StudyRequest, worker: WorkerRow) -> None:
-    """Reject a study whose worker lacks its model's code, or the package of its adapter, optimizers or float8.
-
-    Raises:
-        Invalid: names the field, its value and the remedy.
-    """
-    offered_models.check_model(request.model, worker)
-    offered_adapters.check_adapter(request.workload, worker)
-    offered_optimizers.check_optimizers(request, worker)
-    offered_float8.check_float8(request, worker)
 
 
 def _full_id(study_id: str, project_id: str) -> str:

@@ -1,4 +1,4 @@
-"""Choose the cluster and worker of a new study."""
+"""Choose the cluster and worker of a new study, and say why no worker could run it."""
 
 from collections.abc import Sequence
 
@@ -7,7 +7,13 @@ from shardtune.api_schemas.studies.study_request import StudyRequest
 from shardtune.db.tables.workers import WorkerRow
 from shardtune.service.http.errors import Invalid
 from shardtune.service.studies import validation
-from shardtune.service.workers import study_clusters
+from shardtune.service.workers import (
+    offered_adapters,
+    offered_float8,
+    offered_models,
+    offered_optimizers,
+    study_clusters,
+)
 from shardtune.service.workers.target_rungs import on_rung
 
 
@@ -27,3 +33,28 @@ def place_study(request: StudyRequest, live: Sequence[WorkerRow]) -> tuple[Clust
             fitted = request if cluster is None else on_rung(request, cluster, has_worker=False)
             validation.check_without_worker(fitted, cluster)
         raise
+
+
+def check_worker(request: StudyRequest, worker: WorkerRow) -> None:
+    """Reject a study whose worker lacks its model's code, or the package of its adapter, optimizers or float8.
+
+    Raises:
+        Invalid: names the field, its value and the remedy.
+    """
+    offered_models.check_model(request.model, worker)
+    offered_adapters.check_adapter(request.workload, worker)
+    offered_optimizers.check_optimizers(request, worker)
+    offered_float8.check_float8(request, worker)
+
+
+def why_no_worker(request: StudyRequest, live: Sequence[WorkerRow]) -> str | None:
+    """Reason why none of the live workers could run a new study, with the remedy; None if one could, or if the study
+    may wait for a worker.
+    """
+    try:
+        _, worker = study_clusters.resolve_cluster(request, live)
+        if worker is not None:
+            check_worker(request, worker)
+    except Invalid as error:
+        return error.detail
+    return None

@@ -22,7 +22,8 @@ from shardtune.service.process.context import Context
 from shardtune.service.studies import predictions, validation
 from shardtune.service.studies.choose_precision import choose_precision
 from shardtune.service.studies.local_machine import local_machine
-from shardtune.service.workers import study_clusters
+from shardtune.service.studies.placement import why_no_worker
+from shardtune.service.workers import registry, study_clusters
 from shardtune.service.workers.target_rungs import on_rung
 from shardtune.tuner.prediction import catalogue, traced_shape
 from shardtune.tuner.prediction.calibration import NO_CALIBRATIONS, Calibrations
@@ -63,7 +64,10 @@ def estimate(context: Context, request: StudyRequest) -> StudyCost:
     """
     request = named_models.with_config_of(context, request)
     machine, traces = _machine_of(context, request), partial(predictions.add_trace, context)
-    return estimate_on(request, machine, context.settings.measure, traces)
+    cost = estimate_on(request, machine, context.settings.measure, traces)
+    with context.db.read() as session:
+        no_worker = why_no_worker(request, registry.live_workers(context, session))
+    return cost.model_copy(update={"no_worker": no_worker})
 
 
 def _machine_of(context: Context, request: StudyRequest) -> StudyMachine:

@@ -112,25 +112,57 @@ def _train(name: str, folder: Path) -> str:
 
 def test_what_a_script_starts_ends_with_it(tmp_path: Path) -> None:
     """A process in a session of its own, and a rank that will not step: ended by the limit, reported, nothing left."""
-    script = tmp_path / "stubborn.py"
-    script.write_text(
+    ended = end_of_trial(
+        tmp_path,
+        "stubborn",
         "import subprocess, sys, time, signal\n"
         "from shardtune import adapter\n"
         "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
         f"sleeper = [sys.executable, '-c', 'import time; time.sleep(600)', {str(tmp_path)!r}]\n"
         "subprocess.Popen(sleeper, start_new_session=True)\n"
-        "time.sleep(600)\n"
+        "time.sleep(600)\n",
+        no_progress_s=15,
     )
-    cluster = {"device": "cpu", "gpus_per_node": 1, "memory_gib": 1, "host_memory_gib": 4}
-    workload = {"sequence_length": 8, "global_batch": 2, "precision": "fp32"}
-    task = {"model": {"script": "stubborn"}, "workload": workload, "cluster": cluster}
-    (tmp_path / "task.json").write_text(json.dumps(task | {"config": {"strategy": {"kind": "ddp"}}}))
-    command = [sys.executable, "-m", "shardtune.workers", "run-trial", str(tmp_path / "task.json"), "--json", "--cold"]
-    command += ["--work-dir", str(tmp_path / "work"), "--no-progress-s", "15"]
-    command += ["--allow-script", f"stubborn={script}"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 3, done.stderr
-    assert json.loads(done.stdout)["kind"] == "no_progress"
+    assert ended["kind"] == "no_progress"
     time.sleep(0.2)
     remaining = [p for p in psutil.process_iter(["cmdline"]) if str(tmp_path) in (p.info["cmdline"] or [])]
     assert remaining == []
+
+
+def test_a_script_may_load_for_longer_than_it_may_stand_still_until_it_first_reports(tmp_path: Path) -> None:
+    """Afterwards, only its reports are progress, however much it computes."""
+    ended = end_of_trial(
+        tmp_path,
+        "loading",
+        "import time\n"
+        "from pathlib import Path\n"
+        "import torch\n"
+        "from shardtune import adapter\n"
+        "trial = adapter.trial()\n"
+        "loaded_s = time.monotonic() + 25\n"
+        "while time.monotonic() < loaded_s: pass\n"
+        "trial.prepare(torch.nn.Linear(2, 1))\n"
+        "trial.report(1.0)\n"
+        "Path(__file__).with_name('reported').touch()\n"
+        "while True: pass\n",
+        no_progress_s=15,
+    )
+    assert (tmp_path / "reported").exists(), ended
+    assert ended["kind"] == "no_progress"
+
+
+def end_of_trial(tmp_path: Path, name: str, body: str, no_progress_s: float) -> dict[str, Any]:
+    """Failure with which a trial of this script ended."""
+    script = tmp_path / f"{name}.py"
+    script.write_text(body)
+    cluster = {"device": "cpu", "gpus_per_node": 1, "memory_gib": 1, "host_memory_gib": 4}
+    workload = {"sequence_length": 8, "global_batch": 2, "precision": "fp32"}
+    task = {"model": {"script": name}, "workload": workload, "cluster": cluster}
+    (tmp_path / "task.json").write_text(json.dumps(task | {"config": {"strategy": {"kind": "ddp"}}}))
+    command = [sys.executable, "-m", "shardtune.workers", "run-trial", str(tmp_path / "task.json"), "--json", "--cold"]
+    command += ["--work-dir", str(tmp_path / "work"), "--no-progress-s", str(no_progress_s)]
+    command += ["--allow-script", f"{name}={script}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 3, done.stderr
+    failure: dict[str, Any] = json.loads(done.stdout)
+    return failure

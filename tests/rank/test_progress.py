@@ -3,6 +3,7 @@
 import contextlib
 import gc
 import importlib
+import json
 import sys
 import time
 from pathlib import Path
@@ -11,11 +12,13 @@ from typing import NoReturn
 import pytest
 
 from shardtune.api_schemas.base import GIB
+from shardtune.api_schemas.training.models import ModelSpec
+from shardtune.api_schemas.trials.leases import ModelSummaryTask
 from shardtune.api_schemas.trials.progress import Progress
 from shardtune.workers.rank import __main__ as cold_rank
 from shardtune.workers.rank import device, main, trial_dir
 from shardtune.workers.rank.measure import speed_check
-from shardtune.workers.rank.training import wrap
+from shardtune.workers.rank.training import user_script, wrap
 from tests.support.ranks.tiny_tasks import tiny_task
 
 
@@ -67,6 +70,77 @@ def test_a_cold_rank_does_not_stand_still_while_it_imports(tmp_path: Path, monke
             cold_rank.main()
     finally:
         gc.enable()
+
+
+LOADING = """
+import os, time
+notes, until_s = set(), time.monotonic() + 20
+while len(notes) < 4:
+    assert time.monotonic() < until_s, "no note of progress"
+    notes.add(os.stat({file!r}).st_mtime_ns)
+raise RuntimeError("noted")
+"""
+HANGING = """
+import os, time
+time.sleep(1.0)
+before = os.stat({file!r}).st_mtime_ns
+time.sleep(1.0)
+raise RuntimeError("silent" if os.stat({file!r}).st_mtime_ns == before else "noted")
+"""
+
+
+@pytest.mark.parametrize(("script", "says"), [(LOADING, "noted"), (HANGING, "silent")])
+def test_a_script_makes_progress_before_its_first_report_as_long_as_it_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, says: str
+) -> None:
+    """A script that loaded its weights for more than a minute was ended for lack of progress."""
+    monkeypatch.setattr(trial_dir, "_TICK_S", 0.1)
+    monkeypatch.setattr("shardtune.workers.rank.mesh.use_loopback", lambda *_: None)
+    # The trial would stay the one of this process.
+    monkeypatch.setattr("shardtune.workers.adapter.hand_in", lambda _: None)
+    for name in ("argv", "path"):
+        monkeypatch.setattr(sys, name, list(getattr(sys, name)))
+    path = tmp_path / "script.py"
+    path.write_text(script.format(file=str(tmp_path / "progress.json")))
+    (tmp_path / "script.json").write_text(json.dumps({"path": str(path), "arguments": []}))
+    workload = tiny_task({"kind": "ddp"}, ranks=1).workload
+    task = ModelSummaryTask(model=ModelSpec(name="own", script="own"), workload=workload)
+    with pytest.raises(RuntimeError, match=says):
+        user_script.run_profile(task, tmp_path, trial_dir.ProgressFile(tmp_path, rank=0))
+
+
+def test_work_of_another_rank_is_progress_once_rank_0_has_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trial_dir, "_TICK_S", 0.01)
+    calls: list[int] = []
+
+    def has_worked() -> bool:
+        calls.append(1)
+        return True
+
+    written = Progress(phase="building")
+    other = trial_dir.ProgressFile(tmp_path, rank=1)
+    with other.refreshed_by_work(Progress(phase="finishing"), has_worked):
+        while len(calls) < 3:
+            time.sleep(0.005)
+        assert not (tmp_path / "progress.json").exists()
+        trial_dir.ProgressFile(tmp_path, rank=0).write(written)
+        stamps = set()
+        while len(stamps) < 3:
+            stamps.add((tmp_path / "progress.json").stat().st_mtime_ns)
+            time.sleep(0.005)
+    assert Progress.model_validate_json((tmp_path / "progress.json").read_text()) == written
+
+
+def test_the_user_s_own_model_may_take_long_to_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the trace of its step was known to take longer than a run may go without progress."""
+    monkeypatch.setattr("shardtune.workers.rank.training.model_summary.of", lambda *_: end_after_notes(tmp_path))
+    monkeypatch.setattr(trial_dir, "_TICK_S", 0.01)
+    task = tiny_task({"kind": "ddp"}, ranks=1)
+    attempt = main.RankAttempt(tmp_path, 0, wrap.make_trainer, device.of_kind)
+    with pytest.raises(_NotedInTime):
+        attempt.write_model_summary(ModelSummaryTask(model=task.model, workload=task.workload))
 
 
 def test_the_device_s_peak_is_what_it_was_before_the_allocator_gave_memory_back() -> None:

@@ -3,6 +3,8 @@ renews the lease."""
 
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 
 from pydantic import ValidationError
 
@@ -15,6 +17,7 @@ LONGEST_S = 300.0
 _BYTES_PER_S = 1e6
 """Bytes of traces for which the analysis gets one more second. On an idle core it reads about 6 MB of traces a
 second."""
+_POLL_S = 0.2
 
 
 def time_limit_s(traced: ProfilerRecording) -> float:
@@ -23,9 +26,11 @@ def time_limit_s(traced: ProfilerRecording) -> float:
     return LONGEST_S + traced.bytes / _BYTES_PER_S
 
 
-def diagnose(traced: ProfilerRecording, longest_s: float | None = None) -> Diagnosis | Failure:
+def diagnose(
+    traced: ProfilerRecording, longest_s: float | None = None, give_up: Callable[[], bool] = lambda: False
+) -> Diagnosis | Failure | None:
     """Analyse a run's traces. Returns the diagnosis, or a failure that says why there is none; such a failure never
-    blames the traced configuration."""
+    blames the traced configuration. None when `give_up` ended the analysis."""
     longest_s = time_limit_s(traced) if longest_s is None else longest_s
     command = [sys.executable, "-m", "shardtune.traces", traced.folder]
     try:
@@ -33,10 +38,13 @@ def diagnose(traced: ProfilerRecording, longest_s: float | None = None) -> Diagn
             command, processes.without_secrets(), stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )
         try:
-            diagnosis_json, errors = analysis.communicate(timeout=longest_s)
+            output = _output_of(analysis, longest_s, give_up)
         finally:
             analysis.kill()
             analysis.wait()
+        if output is None:
+            return None
+        diagnosis_json, errors = output
         if analysis.returncode == 0:
             return Diagnosis.model_validate_json(diagnosis_json).model_copy(update={"recorded": traced})
         reason = errors.decode(errors="replace").strip()[-2000:]
@@ -46,3 +54,22 @@ def diagnose(traced: ProfilerRecording, longest_s: float | None = None) -> Diagn
     except (OSError, ValidationError) as error:
         reason = f"the analysis failed: {error}"[:2000]
     return Failure(kind=FailureKind.SETUP, message=f"{reason}; the traces are in {traced.folder}")
+
+
+def _output_of(
+    analysis: "subprocess.Popen[bytes]", longest_s: float, give_up: Callable[[], bool]
+) -> tuple[bytes, bytes] | None:
+    """Output and errors of the analysis, once it has ended; None when `give_up` ended the wait.
+
+    Raises:
+        TimeoutExpired: the analysis takes longer than allowed.
+    """
+    ends_s = time.monotonic() + longest_s
+    while not give_up():
+        try:
+            return analysis.communicate(timeout=max(0.0, min(_POLL_S, ends_s - time.monotonic())))
+        except subprocess.TimeoutExpired:
+            # What it has written so far is kept for the next call.
+            if time.monotonic() >= ends_s:
+                raise
+    return None

@@ -187,9 +187,10 @@ class Agent:
                     waiter.wait(must_end)
                 may_run = are_ours and not interrupted()
                 attempted = run_attempt(self._workplace, lease.task, create, limits, interrupted) if may_run else None
-            if attempted is not None:
+            result = self._result_of(lease, attempted, must_end) if attempted is not None else None
+            if attempted is not None and result is not None:
                 # Renewing goes on until the report is answered, so that a long retry does not cost the lease.
-                self._report(lease, attempted, waiter.waited_s)
+                self._report(lease, attempted, result, waiter.waited_s)
             elif self._interrupt:
                 self._release(lease)
             else:
@@ -201,10 +202,14 @@ class Agent:
             heartbeat.finish()
             heartbeat.join(timeout=1.0)
 
-    def _report(self, lease: Lease, attempted: AttemptResult, waited_s: float | None) -> None:
-        result: Result = attempted.result
-        if isinstance(result, ProfilerRecording):
-            result = send_traces(self._client, self._session.id, lease, diagnose(result))
+    def _result_of(self, lease: Lease, attempted: AttemptResult, must_end: Callable[[], bool]) -> Result | None:
+        """Result to report of an attempt; of traces, it is their diagnosis. None when `must_end` ended the analysis."""
+        if not isinstance(attempted.result, ProfilerRecording):
+            return attempted.result
+        diagnosis = diagnose(attempted.result, give_up=must_end)
+        return None if diagnosis is None else send_traces(self._client, self._session.id, lease, diagnosis)
+
+    def _report(self, lease: Lease, attempted: AttemptResult, result: Result, waited_s: float | None) -> None:
         log.info("run %s: %s after %.1f s", lease.run_id, words.end(result), attempted.elapsed_s)
         try:
             self._deliver(lease, report_message(self._session, lease, attempted, result, waited_s))

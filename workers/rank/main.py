@@ -88,12 +88,13 @@ class RankAttempt:
     def write_model_summary(self, task: ModelSummaryTask) -> None:
         """Write a summary of the task's model into the trial directory; raises any error of building the model."""
         if task.model.script is not None:
-            user_script.run_profile(task, self._folder)
+            user_script.run_profile(task, self._folder, self._progress)
             return
-        summary = model_summary.of(task.model, task.workload)
-        if task.model.entry_point is not None:
-            # A trace has a limit of its own, beyond that of runs without progress.
-            with self._progress.refreshed(Progress(phase="building")):
+        # The user's own code may import and build for longer than a run may go without progress; its trace has a limit
+        # of its own, beyond that one.
+        with self._progress.refreshed(Progress(phase="building")):
+            summary = model_summary.of(task.model, task.workload)
+            if task.model.entry_point is not None:
                 summary = own_code.with_trace(summary, task.model, task.workload)
         trial_dir.write_model_summary(self._folder, summary)
 

@@ -4,7 +4,7 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from pydantic import TypeAdapter
@@ -44,17 +44,17 @@ def write_rehearsal(folder: Path, report: RehearsalReport) -> None:
 
 
 class ProgressFile:
-    """Progress file `progress.json` of a trial, which only rank 0 writes. Each write postpones the moment at which the
-    agent ends the run for lack of progress."""
+    """Progress file `progress.json` of a trial, which only rank 0 writes. Each change of its time postpones the moment
+    at which the agent ends the run for lack of progress."""
 
     def __init__(self, folder: Path, rank: int) -> None:
-        self._path = folder / "progress.json" if rank == 0 else None
+        self._path, self._is_writer = folder / "progress.json", rank == 0
         self._written_at_s = 0.0
 
     def write(self, progress: Progress, throttle: bool = False) -> None:
         """Replace the progress file. If throttling applies, do nothing when the last write was a moment ago."""
         now = time.monotonic()
-        if self._path is None or (throttle and now - self._written_at_s < _THROTTLE_S):
+        if not self._is_writer or (throttle and now - self._written_at_s < _THROTTLE_S):
             return
         self._written_at_s = now
         _replace(self._path, progress.model_dump_json())
@@ -63,20 +63,45 @@ class ProgressFile:
     def refreshed(self, progress: Progress) -> Iterator[None]:
         """Context in which the progress file is written at once and then every few seconds, so that a long operation
         does not count as hanging. The trial's deadline still limits the operation."""
-        over = threading.Event()
+        self.write(progress)
+        with _repeated(lambda: self.write(progress)):
+            yield
 
-        def write_repeatedly() -> None:
-            while not over.wait(_TICK_S):
-                self.write(progress)
+    @contextlib.contextmanager
+    def refreshed_by_work(self, progress: Progress, has_worked: Callable[[], bool]) -> Iterator[None]:
+        """Context in which the progress file is renewed every few seconds, as long as `has_worked` says that this rank
+        has worked since the last call. Each rank on rank 0's host renews the file: rank 0 may wait for another rank."""
+
+        def renew_if_working() -> None:
+            if not has_worked():
+                return
+            self.write(progress)
+            if not self._is_writer:
+                # Before rank 0's first write there is no file; the launch itself then counts as progress.
+                with contextlib.suppress(OSError):
+                    os.utime(self._path)
 
         self.write(progress)
-        ticker = threading.Thread(target=write_repeatedly, name="progress", daemon=True)
-        ticker.start()
-        try:
+        with _repeated(renew_if_working):
             yield
-        finally:
-            over.set()
-            ticker.join()
+
+
+@contextlib.contextmanager
+def _repeated(act: Callable[[], None]) -> Iterator[None]:
+    """Context in which a thread calls a function every few seconds."""
+    over = threading.Event()
+
+    def act_repeatedly() -> None:
+        while not over.wait(_TICK_S):
+            act()
+
+    ticker = threading.Thread(target=act_repeatedly, name="progress", daemon=True)
+    ticker.start()
+    try:
+        yield
+    finally:
+        over.set()
+        ticker.join()
 
 
 def _replace(path: Path, text: str) -> None:

@@ -34,6 +34,23 @@ def test_a_study_costs_nothing_without_budget_and_confirmation(service):
     assert created["state"] == "created" and stored["spec"]["budget"]["max_gpu_seconds"] == 600
 
 
+def test_the_first_answer_names_the_missing_worker_before_it_asks_for_a_budget(service):
+    """An agent asked its user for a budget, and learnt then that nothing could run the study."""
+    missing = "is not offered by any live worker: no worker is registered; start one with `shardtune worker`"
+    local = ask(service, "studies_create", **STUDY)
+    assert local.is_error and text(local).startswith("cluster (local) ") and missing in text(local)
+    assert "max_gpu_seconds" not in text(local)
+    elsewhere = STUDY | {"cluster": "8xh100"}
+    obstacle, budget = text(ask(service, "studies_create", **elsewhere)).splitlines()
+    assert missing in obstacle and budget.startswith("max_gpu_seconds (missing): ")
+    estimate = ask(service, "studies_create", **elsewhere, max_gpu_seconds=600).structured_content
+    assert estimate["summary"].startswith(f"It cannot start now: {obstacle}. Estimate of a study")
+    SimulatedWorker(service).register()
+    assert text(ask(service, "studies_create", **STUDY)).startswith("max_gpu_seconds (missing): ")
+    here = ask(service, "studies_create", **STUDY, max_gpu_seconds=600).structured_content
+    assert here["summary"].startswith("Estimate of a study")
+
+
 def test_an_agent_goes_from_a_question_to_the_files_of_a_tuned_answer(service):
     worker = SimulatedWorker(service, behave=quietly).register()
     job = {name: STUDY[name] for name in ("model", "cluster", "sequence_length", "global_batch")}

@@ -19,7 +19,12 @@ def test_the_route_estimates_a_named_cluster_and_the_live_worker(quick_client):
     missing = quick_client.post("/v1/predictions/study-cost", json=local)
     assert (missing.status_code, missing.json()["code"]) == (422, "no_worker")
     SimulatedWorker(quick_client).register()
-    assert quick_client.post("/v1/predictions/study-cost", json=local).status_code == 200
+    assert "no worker is registered" in cost["no_worker"]
+    assert quick_client.post("/v1/predictions/study-cost", json=local).json()["no_worker"] is None
+    elsewhere = quick_client.post("/v1/predictions/study-cost", json=NAMED).json()["no_worker"]
+    assert "is not offered by any live worker: registered: sim with" in elsewhere
+    waiting = quick_client.post("/v1/predictions/study-cost", json=NAMED | {"wait_for_worker_s": 600.0})
+    assert waiting.json()["no_worker"] is None
     assert quick_client.get("/v1/studies").json()["studies"] == [], "nothing is stored"
 
 

@@ -71,6 +71,21 @@ def restart(directory, rank):
     )
 
 
+def trace(directory, rank):
+    """Record steps whose trace takes some seconds to read."""
+    report(
+        directory,
+        rank,
+        status="complete",
+        warmup_step_times_s=[0.1] * 5,
+        window_step_times_s=[0.2],
+        losses=[2.0] * 8,
+    )
+    (directory / "traces").mkdir(exist_ok=True)
+    event = '{"ph": "X", "name": "ProfilerStep#5", "ts": 1, "dur": 1},'
+    (directory / "traces" / f"rank_{rank}.json").write_text('{"traceEvents": [' + event * 400_000)
+
+
 def act(name, directory, rank):
     """Act as one rank and return its exit code."""
     print(f"rank {rank} acts {name}", flush=True)
@@ -79,6 +94,8 @@ def act(name, directory, rank):
         complete(directory, rank)
     elif name == "resume_check":
         restart(directory, rank)
+    elif name == "trace":
+        trace(directory, rank)
     elif name == "crash_in_second_life":
         restart(directory, rank)
         return act("crash", directory, rank) if (directory / "first_life").exists() else 0

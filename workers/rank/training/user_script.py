@@ -3,6 +3,7 @@
 Plan, clock and memory meter are those of every trial (`workers.rank.training.loop`); the script runs steps.
 """
 
+import contextlib
 import faulthandler
 import json
 import math
@@ -22,12 +23,14 @@ from shardtune.api_schemas.strategies import DdpConfig, Fsdp1Config, Fsdp2Config
 from shardtune.api_schemas.training.search_space import Backend
 from shardtune.api_schemas.training.step_trace import TraceFailure
 from shardtune.api_schemas.trials.leases import ModelSummaryTask, TrialTask
+from shardtune.api_schemas.trials.progress import Progress
 from shardtune.workers import adapter
 from shardtune.workers.blocks.host_inputs import HostInputs
 from shardtune.workers.blocks.prepare import prepare_blocks
 from shardtune.workers.rank import mesh, trial_dir
 from shardtune.workers.rank.classify import NumericsError
 from shardtune.workers.rank.measure import memory
+from shardtune.workers.rank.process.activity import ActivityMeter
 from shardtune.workers.rank.rank_context import RankContext
 from shardtune.workers.rank.strategies import base
 from shardtune.workers.rank.training import model_summary
@@ -66,11 +69,17 @@ class ScriptRecorder:
         self.loop.wait = self.wait
         self.reports = 0
         self.complete = False
-        self._place, self._folder, self._config = place, folder, task.config
+        self._place, self._folder, self._config, self._progress = place, folder, task.config, progress
+        self._start_up = contextlib.ExitStack()
         self._steps = self.loop.steps(self.meter)
         self._model: nn.Module | None = None
         self._inputs: HostInputs | None = None
         self._trained = 0
+
+    def starting_up(self) -> contextlib.ExitStack:
+        """Context of the script's run, in which its work counts as progress until its first report."""
+        self._start_up.enter_context(_work_as_progress(self._progress))
+        return self._start_up
 
     def config_for(self, backends: tuple[Backend, ...]) -> TrialConfig:
         """Trial configuration for the script; rejects a configuration whose backend the script does not accept (see
@@ -95,6 +104,7 @@ class ScriptRecorder:
         if self._inputs is not None:
             self._inputs.check()
         if self.reports == 0:
+            self._start_up.close()
             _require_group(self._place, self._folder)
             next(self._steps)
         self.reports += 1
@@ -170,7 +180,7 @@ def run_trial(recorder: ScriptRecorder, task: TrialTask, place: RankContext, fol
         recorder, task.config, task.workload, recorder.accumulation, _options(task), place.device
     )
     mesh.use_loopback(place)
-    with count_waits(recorder.wait):
+    with count_waits(recorder.wait), recorder.starting_up():
         _run(folder, place.rank, trial)
     if not recorder.complete:
         raise adapter.AdapterError(
@@ -179,7 +189,7 @@ def run_trial(recorder: ScriptRecorder, task: TrialTask, place: RankContext, fol
         )
 
 
-def run_profile(task: ModelSummaryTask, folder: Path) -> None:
+def run_profile(task: ModelSummaryTask, folder: Path, progress: trial_dir.ProgressFile) -> None:
     """Run the user's script on one process until its model is known, to summarize the model.
 
     Raises:
@@ -196,9 +206,16 @@ def run_profile(task: ModelSummaryTask, folder: Path) -> None:
         device,
     )
     mesh.use_loopback(RankContext.from_environment("cpu"))
-    _run(folder, 0, trial)
+    with _work_as_progress(progress):
+        _run(folder, 0, trial)
     if not (folder / "model_summary.json").exists():
         raise adapter.AdapterError("the script ended without trial.prepare(model); call it on the plain model")
+
+
+def _work_as_progress(progress: trial_dir.ProgressFile) -> contextlib.AbstractContextManager[None]:
+    """Context in which a script's work counts as progress. It loads data and weights before its first report, perhaps
+    for longer than a run may go without progress; a script that hangs does no work."""
+    return progress.refreshed_by_work(Progress(phase="building"), ActivityMeter().has_worked)
 
 
 def _options(task: TrialTask | ModelSummaryTask) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from shardtune.api_schemas.strategies import DdpConfig, TrialConfig
 from shardtune.api_schemas.studies.study import Study
 from shardtune.api_schemas.studies.study_request import StudySpec
 from shardtune.api_schemas.studies.study_state import StudyPhase, StudyState
-from shardtune.api_schemas.training.models import preset
+from shardtune.api_schemas.training.models import ModelSpec, preset
 from shardtune.api_schemas.training.workload import Workload
 from shardtune.api_schemas.trials.trial import Attempt, Run, Trial, TrialState
 from shardtune.service.cli.mcp.local_product import local_product
@@ -39,7 +39,7 @@ def trial(number: int, *gpu_seconds: float | None) -> Trial:
     )
 
 
-def asked(tmp_path, trials: list[Trial], budget: float) -> tuple[str, list[str]]:
+def asked(tmp_path, trials: list[Trial], budget: float | None, study: Study = STUDY) -> tuple[str, list[str]]:
     """Answer of `diagnose` for trial 0, and the addresses that the service was asked to change."""
     posted: list[str] = []
 
@@ -51,7 +51,7 @@ def asked(tmp_path, trials: list[Trial], budget: float) -> tuple[str, list[str]]
             rows = [row.model_dump(mode="json") for row in trials]
             return httpx.Response(200, json={"trials": rows, "next_page_token": None})
         if path.endswith("/study-1"):
-            return httpx.Response(200, json=STUDY.model_dump(mode="json"))
+            return httpx.Response(200, json=study.model_dump(mode="json"))
         return httpx.Response(404, json={"code": "unknown_diagnosis", "detail": "never run", "status": 404})
 
     with ServiceClient("http://127.0.0.1:9", transport=httpx.MockTransport(service), patience_s=0) as client:
@@ -67,6 +67,24 @@ def test_a_trial_without_a_known_cost_takes_as_much_as_the_longest_run_of_its_st
     assert posted == []
     _, posted = asked(tmp_path, trials, 100)
     assert posted == ["/v1/studies/study-1/trials/0:diagnose"]
+
+
+SCRIPT = ModelSpec(name="own", script="own")
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"state": StudyState.RUNNING}, "study_id (study-1) is running, and a run under the profiler would disturb"),
+        ({"spec": STUDY.spec.model_copy(update={"model": SCRIPT})}, "model.script (own) trains by itself"),
+        ({"cluster": STUDY.cluster.model_copy(update={"nodes": 2})}, "cluster.nodes (2) must be 1"),
+    ],
+)
+@pytest.mark.parametrize("budget", [None, 1e9])
+def test_what_cannot_run_under_the_profiler_is_said_before_a_budget_is_asked_for(tmp_path, changes, says, budget):
+    rejected, posted = asked(tmp_path, [trial(0, 40.0)], budget, STUDY.model_copy(update=changes))
+    assert rejected.startswith(says) and "max_gpu_seconds" not in rejected
+    assert posted == []
 
 
 def test_no_budget_covers_a_cost_of_which_nothing_is_known(tmp_path):

@@ -19,6 +19,12 @@ def test_what_cannot_be_analysed_is_a_failure_and_leaves_no_process(tmp_path, lo
     assert children_with("shardtune.traces") == []
 
 
+def test_an_analysis_that_must_end_ends_at_once_and_leaves_no_process(tmp_path):
+    traced = ProfilerRecording(folder=str(tmp_path), bytes=0, steps=3, step_s=1.0, plain_step_s=1.0, elapsed_s=1.0)
+    assert diagnose(traced, give_up=lambda: True) is None
+    assert children_with("shardtune.traces") == []
+
+
 def test_large_traces_have_more_time():
     traced = ProfilerRecording(folder="f", bytes=0, steps=3, step_s=1.0, plain_step_s=1.0, elapsed_s=1.0)
     assert time_limit_s(traced) == LONGEST_S

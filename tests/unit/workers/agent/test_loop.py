@@ -7,10 +7,11 @@ import pytest
 
 from shardtune.api_schemas.protocol import PROTOCOL_VERSION
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.trials.leases import QuietWait
+from shardtune.api_schemas.trials.leases import QuietWait, TraceTask
 from shardtune.workers.agent.client_errors import RequestRejected
 from shardtune.workers.clock import LeaseClock, now_s
 from shardtune.workers.launchers.operators import OperatorBuild
+from tests.support.processes.command_line import children_with
 from tests.support.processes.stack import until
 from tests.support.workers.agent_world import CONTINUE, REGISTERED, World
 
@@ -103,6 +104,30 @@ def test_stopped_by_a_signal_the_run_is_released_at_once(world):
     (report,) = world("busy", "busy", until=beaten(2)).reports()
     assert report.failure.kind == "worker_lost"
     assert "SIGTERM" in report.failure.message
+
+
+def test_the_analysis_of_traces_ends_when_the_worker_is_stopped_and_the_run_is_released(world, task):
+    """It went on for minutes, and whoever stopped the worker killed it meanwhile."""
+    (report,) = world("trace", "trace", until=is_analysing, leased=TraceTask.of(task)).reports()
+    assert (report.failure.kind, report.diagnosis) == ("worker_lost", None)
+    assert children_with("shardtune.traces") == []
+
+
+def test_the_analysis_of_traces_ends_when_the_service_takes_the_run_away(world, task):
+    ended = {}
+
+    def until_next_lease(world):
+        if is_analysing(world):
+            ended["at"] = len(world.service.bodies("/leases"))
+            world.answers["heartbeat"] = (200, {"action": "stop", "reason": "cancelled", "lease_s": 20})
+        return "at" in ended and len(world.service.bodies("/leases")) > ended["at"]
+
+    assert world("trace", "trace", until=until_next_lease, leased=TraceTask.of(task)).reports() == []
+    assert children_with("shardtune.traces") == []
+
+
+def is_analysing(_world):
+    return bool(children_with("shardtune.traces"))
 
 
 def test_progress_travels_up(world):

@@ -5,8 +5,9 @@ import socket
 import ssl
 import subprocess
 import sys
+import threading
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager, suppress
 
 import httpx
 import pytest
@@ -84,12 +85,18 @@ def test_nothing_that_fits_and_an_unknown_model_change_nothing(admitted):
     assert job == unknown and "llama-3.1-8b" in warning, "near misses are named"
 
 
-@pytest.mark.parametrize("port", ["closed", "silent"])
+@pytest.mark.parametrize("port", ["closed", "unanswered", "silent", "slow"])
 def test_a_service_that_is_away_changes_nothing_and_holds_nobody_up(port):
     with ExitStack() as stack:
         unused = stack.enter_context(socket.socket())
         unused.bind(("127.0.0.1", 0))
         if port == "silent":
+            # The kernel accepts these connections, and nobody ever reads them.
+            unused.listen(64)
+        if port == "slow":
+            unused.listen(64)
+            stack.enter_context(dripping(unused))
+        if port == "unanswered":
             # Connections that nobody accepts: the next one gets no answer, as from a host that is gone.
             unused.listen(0)
             for waiting in [stack.enter_context(socket.socket()) for _ in range(4)]:
@@ -105,6 +112,30 @@ def test_a_service_that_is_away_changes_nothing_and_holds_nobody_up(port):
                 assert job == train_job() and "the service does not answer" in warning
     # The quickest of three: a busy machine may hold up any of them.
     assert min(seconds) <= 1, seconds
+
+
+@contextmanager
+def dripping(listener):
+    """Answer each connection by one byte after the other, as a service on a host that has hardly any time left."""
+    over = threading.Event()
+
+    def drip(connection):
+        with connection, suppress(OSError):
+            while not over.wait(0.1):
+                connection.sendall(b"H")
+
+    def accept():
+        with suppress(OSError):
+            while not over.is_set():
+                threading.Thread(target=drip, args=[listener.accept()[0]], daemon=True).start()
+
+    threading.Thread(target=accept, daemon=True).start()
+    try:
+        yield
+    finally:
+        over.set()
+        # Closing it would not wake `accept`.
+        listener.shutdown(socket.SHUT_RDWR)
 
 
 def test_a_body_that_is_no_review_or_too_long_is_rejected(http):

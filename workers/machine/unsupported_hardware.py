@@ -34,6 +34,11 @@ _DRIVER_REMEDIES = (
         "LD_LIBRARY_PATH, or update the driver",
     ),
     (
+        r"busy or unavailable",
+        "a GPU is busy or unavailable (CUDA error 46): another process has it in exclusive mode, the mode prohibits all use "
+        "(`nvidia-smi -c 0` sets the default one), or another process fills the GPU or its memory (`nvidia-smi` lists them)",
+    ),
+    (
         r"CUDA unknown error|No CUDA GPUs are available",
         "NVML sees the GPUs and CUDA does not: on the host, `nvidia-modprobe -u -c=0` makes /dev/nvidia-uvm, which a container "
         "needs as well; then look at `dmesg`",

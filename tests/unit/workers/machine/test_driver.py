@@ -273,6 +273,7 @@ def test_the_watch_reads_clock_power_and_temperature_and_null_where_a_gpu_tells_
         ("RuntimeError: No CUDA GPUs are available", "nvidia-uvm"),
         ("RuntimeError: Found no NVIDIA driver on your system. Please check that you have an NVIDIA GPU", "`compute`"),
         ("torch.AcceleratorError: CUDA error: no kernel image is available for execution on the device", "older CUDA"),
+        ("RuntimeError: CUDA error: CUDA-capable device(s) is/are busy or unavailable", "nvidia-smi -c 0"),
         ("ModuleNotFoundError: No module named 'deepspeed'", None),
     ],
 )

@@ -40,7 +40,6 @@ Other Xids are faults of a program (13, 31, 43, 45, 109 …) or notices (154, 16
 _RECOVERY_ACTIONS = {
     1: "reset it (`nvidia-smi --gpu-reset`)",
     2: "reboot the machine",
-    3: "end all programs that use other GPUs through it",
     4: "end all programs on it and reset it (`nvidia-smi --gpu-reset`)",
     5: "recover its IMEX domain",
     6: "reset its PCIe bus",
@@ -48,6 +47,8 @@ _RECOVERY_ACTIONS = {
 }
 """Remedies by the recovery action that the driver asks for (`nvmlDeviceGpuRecoveryAction_t`; 0 is none). The driver knows the
 details of Xids, and asks also after Xids that are unknown here."""
+_DRAIN_P2P = 3
+"""Recovery action that means to end all traffic between GPUs. Once it has ended, the driver states another action."""
 _SLACK_BYTES = 256 << 20
 """Bytes above its lowest observed memory use up to which a GPU counts as free. Some tolerance is needed, because the
 driver itself allocates and frees memory."""
@@ -110,15 +111,15 @@ def broken_devices(look: GpuObservation) -> list[str]:
             problems.append(
                 f"GPU {device.uuid} reported Xid {', '.join(map(str, fatal_xids))}; reset it or take it out"
             )
-        elif device.recovery_action:
+        elif device.recovery_action and device.recovery_action != _DRAIN_P2P:
             remedy = _RECOVERY_ACTIONS.get(device.recovery_action, "look at `nvidia-smi -q`")
             problems.append(f"GPU {device.uuid} asks for recovery action {device.recovery_action}: {remedy}")
     return problems
 
 
 def occupied_devices(look: GpuObservation, base_bytes: Mapping[str, int]) -> list[str]:
-    """GPUs that are not free although no rank of this worker runs: other processes use them, or memory from an earlier
-    run is still in use."""
+    """GPUs that are not free although no rank of this worker runs: other processes use them, memory from an earlier run
+    is still in use, or the driver waits for traffic between GPUs to end."""
     problems = []
     for device in look.devices:
         over = device.memory_used_bytes - base_bytes.get(device.uuid, device.memory_used_bytes)
@@ -130,6 +131,11 @@ def occupied_devices(look: GpuObservation, base_bytes: Mapping[str, int]) -> lis
         # Memory without a process: the driver is still freeing what a killed rank held.
         elif over > _SLACK_BYTES:
             problems.append(f"GPU {device.uuid} holds {over / GIB:.2f} GiB more than before the first run")
+        elif device.recovery_action == _DRAIN_P2P:
+            problems.append(
+                f"GPU {device.uuid} waits for the end of traffic between GPUs (recovery action {_DRAIN_P2P}); end programs that "
+                "use it, turn persistence mode off (`nvidia-smi -pm 0`), then reset it (`nvidia-smi --gpu-reset`)"
+            )
     return problems
 
 

@@ -58,7 +58,6 @@ def over_a_run(*changes):
         *(({"xids": [xid]}, f"Xid {xid}") for xid in (143, 150, 151, 156, 158, 171, 172)),
         ({"recovery_action": 1}, "nvidia-smi --gpu-reset"),
         ({"recovery_action": 2}, "reboot"),
-        ({"recovery_action": 3}, "end all programs"),
         ({"recovery_action": 99}, "recovery action 99: look at `nvidia-smi -q`"),
     ],
 )
@@ -141,6 +140,13 @@ def test_a_device_is_occupied_by_other_processes_or_by_what_a_run_left():
     assert "4711 (1.00 GiB)" in occupied_devices(look_at(pids=[4711]), {})[0]
     assert "2.00 GiB more" in occupied_devices(look_at(memory_used_bytes=3 * GIB), {"GPU-1": GIB})[0]
     assert occupied_devices(look_at(), {"GPU-1": GIB}) == []
+
+
+def test_a_device_that_must_end_its_traffic_is_waited_for():
+    look = look_at(recovery_action=3)
+    assert broken_devices(look) == []
+    (problem,) = occupied_devices(look, {"GPU-1": GIB})
+    assert "recovery action 3" in problem and "nvidia-smi -pm 0" in problem
 
 
 def test_throttling_is_recorded_and_no_fault_of_the_device():

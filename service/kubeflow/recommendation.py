@@ -59,9 +59,10 @@ class Recommender:
     the first half of the limit, and none is waited for after its end.
     """
 
-    def __init__(self, client: ServiceClient, answer_within_s: float) -> None:
+    def __init__(self, client: ServiceClient, answer_within_s: float, away_after_s: float = _AWAY_AFTER_S) -> None:
         self._client = client
         self._answer_within_s = answer_within_s
+        self._away_after_s = min(away_after_s, answer_within_s)
         # The client's own time limits do not cover a name server that is silent, nor a response that arrives byte by byte.
         self._threads = ThreadPoolExecutor(_MOST_REQUESTS, thread_name_prefix="request-to-service")
 
@@ -92,7 +93,7 @@ class Recommender:
         """Configurations for the clusters that a TrainJob allows: the measured ones or, if there are none, predicted ones."""
         starts_s = time.monotonic()
         self._require_time(starts_s)
-        self._answer_of(self._client.check_ready, min(_AWAY_AFTER_S, self._answer_within_s))
+        self._answer_of(self._client.check_ready, self._away_after_s)
         # Measured answers first, of any cluster: a prediction never goes before what was measured.
         for find in (self._measured, self._predicted):
             found: list[JobRecommendation] = []

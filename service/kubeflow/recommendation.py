@@ -30,7 +30,7 @@ _NEAR_FRACTION = 0.9
 """Minimum speed per GPU of a smaller cluster, as a fraction of the fastest cluster's speed per GPU, at which the
 smaller cluster is preferred.
 """
-_AWAY_AFTER_S = 0.8
+_AWAY_AFTER_S = 0.6
 """Seconds within which the service must answer that it is ready. With all other work, a job is then admitted unchanged
 within one second if the service is away."""
 _MOST_REQUESTS = 16

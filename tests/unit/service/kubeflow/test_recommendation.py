@@ -90,7 +90,7 @@ def test_a_name_server_that_never_answers_holds_up_no_job(released: threading.Ev
         raise httpx.ConnectError("Temporary failure in name resolution")
 
     with ServiceClient("http://service.invalid", transport=httpx.MockTransport(resolve), patience_s=0) as client:
-        assert seconds_until_rejection(client, 5, "the service does not answer within 0.8 s") <= 1
+        assert seconds_until_rejection(client, 5, "the service does not answer within 0.6 s") <= 1
 
 
 def test_more_jobs_than_threads_do_not_wait_for_those_before_them(released: threading.Event) -> None:

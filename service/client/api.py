@@ -98,6 +98,10 @@ class ServiceClient(FleetClient):
         """Whether the service answers and its database is reachable and migrated."""
         return self._calls.ready()
 
+    def check_ready(self) -> None:
+        """Check that the service answers, and that its database is reachable and migrated; raises `ServiceError` if not."""
+        self._calls.send("GET", "/readyz", patience_s=0)
+
     def create_study(
         self, spec: StudyRequest, study_id: str | None = None, idempotency_key: str | None = None
     ) -> Study:

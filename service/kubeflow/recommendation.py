@@ -1,9 +1,11 @@
 """Recommendation for a TrainJob: the best known configuration, otherwise the fastest one that is predicted to fit."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
@@ -28,6 +30,13 @@ _NEAR_FRACTION = 0.9
 """Minimum speed per GPU of a smaller cluster, as a fraction of the fastest cluster's speed per GPU, at which the
 smaller cluster is preferred.
 """
+_AWAY_AFTER_S = 0.6
+"""Seconds within which the service must answer that it is ready. With all other work, a job is then admitted unchanged
+within one second if the service is away."""
+_MOST_REQUESTS = 16
+"""Maximum number of requests to the service at once, those that nobody waits for any more included."""
+
+_Answer = TypeVar("_Answer")
 
 
 @dataclass(frozen=True)
@@ -46,13 +55,16 @@ class JobRecommendation:
 class Recommender:
     """Client that gets recommendations for TrainJobs from a Shardtune service within a time limit.
 
-    New requests are sent only in the first half of the limit, and each request times out after half of the limit, so
-    that the total stays within the limit.
+    A service that does not answer soon that it is ready is not asked for anything else. New requests are sent only in
+    the first half of the limit, and none is waited for after its end.
     """
 
-    def __init__(self, client: ServiceClient, answer_within_s: float) -> None:
+    def __init__(self, client: ServiceClient, answer_within_s: float, away_after_s: float = _AWAY_AFTER_S) -> None:
         self._client = client
         self._answer_within_s = answer_within_s
+        self._away_after_s = min(away_after_s, answer_within_s)
+        # The client's own time limits do not cover a name server that is silent, nor a response that arrives byte by byte.
+        self._threads = ThreadPoolExecutor(_MOST_REQUESTS, thread_name_prefix="request-to-service")
 
     def recommend(self, wish: Wish) -> JobRecommendation:
         """Recommend a measured configuration for one of the clusters that a TrainJob allows. If there is none,
@@ -62,17 +74,9 @@ class Recommender:
         Raises:
             NotRecommendable: the service does not answer in time, rejects the request, or no configuration fits.
         """
-        ends_s = time.monotonic() + self._answer_within_s / 2
         try:
-            # Measured answers first, of any cluster: a prediction never goes before what was measured.
-            for find in (self._measured, self._predicted):
-                found: list[JobRecommendation] = []
-                for name in wish.clusters:
-                    if time.monotonic() > ends_s:
-                        raise NotRecommendable(f"no answer within {self._answer_within_s:g} s; create the job again")
-                    found += find(wish, name)
-                if found:
-                    return _most_economical(found)
+            if found := self._find(wish):
+                return _most_economical(found)
         except ServiceRejected as rejected:
             raise NotRecommendable("; ".join(rejected.lines())[:1000]) from rejected
         except (ServiceUnreachable, NoService) as error:
@@ -84,6 +88,47 @@ class Recommender:
             f"nothing is predicted to fit surely on {' or '.join(wish.clusters)}; offer larger clusters, or tune it with "
             f"`shardtune tune`"
         )
+
+    def _find(self, wish: Wish) -> list[JobRecommendation]:
+        """Configurations for the clusters that a TrainJob allows: the measured ones or, if there are none, predicted ones."""
+        starts_s = time.monotonic()
+        self._require_time(starts_s)
+        self._answer_of(self._client.check_ready, self._away_after_s)
+        # Measured answers first, of any cluster: a prediction never goes before what was measured.
+        for find in (self._measured, self._predicted):
+            found: list[JobRecommendation] = []
+            for name in wish.clusters:
+                self._require_time(starts_s)
+                left_s = starts_s + self._answer_within_s - time.monotonic()
+                found += self._answer_of(partial(find, wish, name), left_s)
+            if found:
+                return found
+        return []
+
+    def _require_time(self, starts_s: float) -> None:
+        """Check that half of the time limit is left for one more request.
+
+        Raises:
+            NotRecommendable: less is left.
+        """
+        if time.monotonic() - starts_s > self._answer_within_s / 2:
+            raise NotRecommendable(f"no answer within {self._answer_within_s:g} s; create the job again")
+
+    def _answer_of(self, request: Callable[[], _Answer], within_s: float) -> _Answer:
+        """Result of a request to the service, which a thread of its own sends. The thread of a request that is late is
+        abandoned, and ends by itself.
+
+        Raises:
+            NotRecommendable: the result does not come in time.
+        """
+        result = self._threads.submit(request)
+        try:
+            return result.result(within_s)
+        except TimeoutError:
+            result.cancel()
+            raise NotRecommendable(
+                f"the service does not answer within {within_s:.1f} s; create the job again"
+            ) from None
 
     def _measured(self, wish: Wish, name: str) -> list[JobRecommendation]:
         try:

@@ -14,6 +14,7 @@ from tests.support.requirements import missing
 DEPLOY = Path(__file__).parents[2] / "deploy"
 GANG = "kubernetes/overlays/{}/gang.yaml"
 RECOMMENDER = "kubernetes/overlays/kubeflow-recommender/recommender.yaml"
+CLIENT_CA = "kubernetes/overlays/kubeflow-recommender-client-ca/client-ca.yaml"
 POOL = "kubernetes/overlays/autoscaled-workers/workers.yaml"
 TYPOS = [
     ("systemd", "systemd/shardtune-worker.service", "RestartSec=", "RestartSecs="),
@@ -76,6 +77,8 @@ TYPOS = [
     ("helm-like-kustomize", "helm/shardtune/templates/service.yaml", "failureThreshold: 6", "failureThreshold: 5"),
     ("helm-like-kustomize", "kubernetes/base/network.yaml", "10.0.0.0/8, ", ""),
     ("helm-like-kustomize", RECOMMENDER, "timeoutSeconds: 10", "timeoutSeconds: 9"),
+    ("helm-like-kustomize", RECOMMENDER, "--answer-within=5", "--answer-within=6"),
+    ("helm-like-kustomize", CLIENT_CA, "tcpSocket", "httpGet"),
 ]
 
 

@@ -1,6 +1,7 @@
 """The chart rejects wrong values by naming them, keeps two releases in one namespace apart, and holds no secret."""
 
 import base64
+import inspect
 import json
 import re
 import subprocess
@@ -12,6 +13,7 @@ import yaml
 
 pytest.importorskip("kubernetes_validate", reason="`make check-deploy` installs the checkers")
 
+from shardtune.service.cli.commands import kubeflow
 from tests.deploy.checks.helm import CHART, EXAMPLES, rendered
 from tests.deploy.checks.kubernetes import Manifest, NotBuilt, pod_templates, wrong_manifests
 from tests.deploy.checks.programs import NoChecker, program_path
@@ -85,6 +87,8 @@ def all_parts(**more: Any) -> dict[str, Any]:
         ({"workers": {"nodeSelector": {"gpu": "two words"}}}, "/workers/nodeSelector/gpu"),
         ({"networkPolicies": {"dns": {"peers": []}}}, "/networkPolicies/dns/peers"),
         ({"networkPolicies": {"callers": [{}]}}, "/networkPolicies/callers/0"),
+        ({"recommender": {"answerWithinSeconds": 26}}, "/recommender/answerWithinSeconds"),
+        ({"recommender": {"clientCaSecret": "Two Words"}}, "/recommender/clientCaSecret"),
         ({"serviceAccount": {"create": False}}, "serviceAccount.name"),
         ({"ingress": {"enabled": True, "host": "a.example.com"}}, "service.trustedProxies"),
         (
@@ -262,6 +266,47 @@ def test_the_authority_replaces_cert_manager(tmp_path: Path) -> None:
     (webhook,) = (item for item in manifests if item["kind"] == "MutatingWebhookConfiguration")
     assert webhook["webhooks"][0]["clientConfig"]["caBundle"] == authority
     assert "annotations" not in webhook["metadata"]
+
+
+@pytest.mark.parametrize(("answer_within_s", "timeout_s"), [(0.1, 6), (5, 10), (7.5, 13), (25, 30)])
+def test_kubernetes_waits_longer_for_the_recommender_than_it_may_take(
+    answer_within_s: float, timeout_s: int, tmp_path: Path
+) -> None:
+    manifests = render({"recommender": {"enabled": True, "answerWithinSeconds": answer_within_s}}, tmp_path)
+    assert wrong_manifests(manifests) == []
+    (webhook,) = (item for item in manifests if item["kind"] == "MutatingWebhookConfiguration")
+    assert webhook["webhooks"][0]["timeoutSeconds"] == timeout_s
+    assert f"--answer-within={answer_within_s:g}" in recommender_container(manifests)["args"]
+
+
+def test_only_clients_of_the_authority_may_ask_the_recommender(tmp_path: Path) -> None:
+    manifests = render({"recommender": {"enabled": True, "clientCaSecret": "own-ca"}}, tmp_path)
+    assert wrong_manifests(manifests) == []
+    container = recommender_container(manifests)
+    (mount,) = (item for item in container["volumeMounts"] if item["name"] == "client-ca")
+    assert f"--client-ca={mount['mountPath']}/ca.crt" in container["args"]
+    assert "httpGet" not in container["readinessProbe"], "the probe of Kubernetes has no certificate"
+
+
+@pytest.mark.parametrize("given", [{}, {"clientCaSecret": "own-ca"}])
+def test_each_option_of_the_webhook_has_a_value(given: dict[str, Any], tmp_path: Path) -> None:
+    arguments = recommender_container(render({"recommender": {"enabled": True, **given}}, tmp_path))["args"]
+    (command,) = kubeflow.app.registered_commands
+    assert command.callback is not None
+    options = {f"--{name.replace('_', '-')}" for name in inspect.signature(command.callback).parameters}
+    # The container's port is the command's own default.
+    expected = options - {"--port"} - (set() if given else {"--client-ca"})
+    assert {argument.partition("=")[0] for argument in arguments[1:]} == expected
+
+
+def recommender_container(manifests: list[Manifest]) -> dict[str, Any]:
+    (deployment,) = (
+        item
+        for item in manifests
+        if item["kind"] == "Deployment" and item["metadata"]["name"] == "shardtune-recommender"
+    )
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    return dict(container)
 
 
 def names(manifests: list[Manifest]) -> frozenset[tuple[str, str]]:

@@ -10,7 +10,7 @@ import torch
 from torch._dynamo.exc import FailOnRecompileLimitHit
 from torch._inductor.exc import CppCompileError, InvalidCxxCompiler
 
-from shardtune.api_schemas.strategies import DdpConfig, TrialConfig
+from shardtune.api_schemas.strategies import DdpConfig, TrialConfig, ZeroConfig
 from shardtune.api_schemas.training.models import preset
 from shardtune.api_schemas.training.workload import PRECISIONS, Workload
 from shardtune.api_schemas.trials.failures import FailureKind
@@ -84,6 +84,33 @@ def test_kind_follows_from_type_and_phase(error: Exception, phase: classify.Phas
 def test_a_recompile_limit_is_told_with_its_remedy() -> None:
     failure = classify.failure_of(FailOnRecompileLimitHit("Hard failure"), "training", rank=0)
     assert "set compile to false" in failure.message and "recompilations" in failure.message
+
+
+@pytest.mark.parametrize(
+    ("config", "knob"),
+    [
+        (TrialConfig(strategy=ZeroConfig(stage=3, deepcompile=True)), "deepcompile"),
+        (TrialConfig(strategy=ZeroConfig(stage=3), compile=True), "compile"),
+        (TrialConfig(strategy=DdpConfig(), compile=True), "compile"),
+    ],
+)
+@pytest.mark.parametrize("error", [FailOnRecompileLimitHit("Hard failure"), RuntimeError("Failed to find C compiler.")])
+def test_a_failed_compilation_names_the_knob_that_compiles(error: Exception, config: TrialConfig, knob: str) -> None:
+    message = classify.failure_of(error, "training", 0, config=config).message
+    assert message.startswith(f"{knob} (true)") and f" set {knob} to false" in message
+
+
+def test_a_gpu_that_is_busy_or_unavailable_is_told_with_each_cause() -> None:
+    text = "CUDA error: CUDA-capable device(s) is/are busy or unavailable"
+    coded = torch.AcceleratorError(text)
+    coded.error_code = 46  # type: ignore[attr-defined]
+    for error in (RuntimeError(text), because(RuntimeError("start failed"), coded)):
+        failure = classify.failure_of(error, "starting", 0)
+        assert failure.kind is FailureKind.DEVICE
+        for cause in ("exclusive mode", "another process", "memory", "nvidia-smi -c 0"):
+            assert cause in failure.message
+    lost = classify.failure_of(RuntimeError("CUDA error: no CUDA-capable device is detected"), "starting", 0)
+    assert lost.kind is FailureKind.DEVICE and "exclusive mode" not in lost.message
 
 
 GCC = subprocess.CalledProcessError(1, ["/usr/bin/gcc", "/tmp/x/cuda_utils.c", "-O3", "-shared", "-fPIC"])

@@ -19,15 +19,36 @@ _HARMFUL = {
 """Bits of nvmlClocksEventReasons that mean that the GPU runs slower than it could (nvml.h). The software power cap
 (0x4) is not among them, because it acts under every full load."""
 _POWER_CAP = 0x04
-_BROKEN_XIDS = frozenset({48, 62, 64, 74, 79, 95, 119, 120, 140})
-"""Xids (NVIDIA driver errors) after which the device needs a reset or a technician (NVIDIA's Xid catalogue).
+_BROKEN_XIDS = frozenset({46, 48, 62, 64, 74, 79, 95, 110, 119, 120, 136, 140, 143, 150, 151, 156, 158, 171, 172})
+"""Xids (NVIDIA driver errors) after which the device needs a reset or a technician.
 
-They are: double-bit ECC, halted microcontroller, row remapping failed, NVLink, fallen off the bus, uncontained ECC, GSP
-timeout and error, unrecovered ECC.
+NVIDIA's catalogue (https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html) wants a reset or a restart after each
+of them. They are: GPU timeout, double-bit ECC, halted microcontroller, row remapping failed, NVLink, fallen off the bus,
+uncontained ECC, security fault, GSP timeout and error, link training, unrecovered ECC, initialization, NVLink's
+microcontroller, key rotation, resource retirement, fatal timeout, and what differentiates 48: DRAM, SRAM.
 """
-_BAD_XIDS = _BROKEN_XIDS | {63, 92, 94}
-"""Xids (NVIDIA driver errors) that end a run: those of a broken device, and some that leave the device usable. Other
-Xids (13, 31, 43, 45 …) are faults of a program."""
+_NVLINK5_XIDS = frozenset({144, 145, 146, 149, 155})
+"""Xids of NVLink 5 (Blackwell) that need a reset or nothing at all, by details that the driver writes into the kernel's log and
+NVML does not give. 155 also stands for links that were turned off on purpose. 147 and 148 never need anything."""
+_BAD_XIDS = _BROKEN_XIDS | _NVLINK5_XIDS | {63, 92, 94, 157, 159, 160, 161, 167, 169, 173, 175}
+"""Xids (NVIDIA driver errors) that end a run: those of a broken device, and some that leave the device usable: remapped rows, a
+high rate of corrected errors, contained ECC, memory that cannot be retired, CHI, retired channels, and errors of PCIe, SEC2,
+C2C and memory for which the catalogue names no action (names: `nverror.h` of driver 595).
+
+Other Xids are faults of a program (13, 31, 43, 45, 109 …) or notices (154, 162 to 166, 168, 170, 174, 176).
+"""
+_RECOVERY_ACTIONS = {
+    1: "reset it (`nvidia-smi --gpu-reset`)",
+    2: "reboot the machine",
+    4: "end all programs on it and reset it (`nvidia-smi --gpu-reset`)",
+    5: "recover its IMEX domain",
+    6: "reset its PCIe bus",
+    7: "reboot the machine",
+}
+"""Remedies by the recovery action that the driver asks for (`nvmlDeviceGpuRecoveryAction_t`; 0 is none). The driver knows the
+details of Xids, and asks also after Xids that are unknown here."""
+_DRAIN_P2P = 3
+"""Recovery action that means to end all traffic between GPUs. Once it has ended, the driver states another action."""
 _SLACK_BYTES = 256 << 20
 """Bytes above its lowest observed memory use up to which a GPU counts as free. Some tolerance is needed, because the
 driver itself allocates and frees memory."""
@@ -54,6 +75,7 @@ class DeviceObservation(BaseModel):
     uncorrected_ecc: int | None = None
     remap_pending: bool | None = None
     remap_failed: bool | None = None
+    recovery_action: int | None = None
     xids: list[int] = []
 
 
@@ -89,12 +111,15 @@ def broken_devices(look: GpuObservation) -> list[str]:
             problems.append(
                 f"GPU {device.uuid} reported Xid {', '.join(map(str, fatal_xids))}; reset it or take it out"
             )
+        elif device.recovery_action and device.recovery_action != _DRAIN_P2P:
+            remedy = _RECOVERY_ACTIONS.get(device.recovery_action, "look at `nvidia-smi -q`")
+            problems.append(f"GPU {device.uuid} asks for recovery action {device.recovery_action}: {remedy}")
     return problems
 
 
 def occupied_devices(look: GpuObservation, base_bytes: Mapping[str, int]) -> list[str]:
-    """GPUs that are not free although no rank of this worker runs: other processes use them, or memory from an earlier
-    run is still in use."""
+    """GPUs that are not free although no rank of this worker runs: other processes use them, memory from an earlier run
+    is still in use, or the driver waits for traffic between GPUs to end."""
     problems = []
     for device in look.devices:
         over = device.memory_used_bytes - base_bytes.get(device.uuid, device.memory_used_bytes)
@@ -106,6 +131,11 @@ def occupied_devices(look: GpuObservation, base_bytes: Mapping[str, int]) -> lis
         # Memory without a process: the driver is still freeing what a killed rank held.
         elif over > _SLACK_BYTES:
             problems.append(f"GPU {device.uuid} holds {over / GIB:.2f} GiB more than before the first run")
+        elif device.recovery_action == _DRAIN_P2P:
+            problems.append(
+                f"GPU {device.uuid} waits for the end of traffic between GPUs (recovery action {_DRAIN_P2P}); end programs that "
+                "use it, turn persistence mode off (`nvidia-smi -pm 0`), then reset it (`nvidia-smi --gpu-reset`)"
+            )
     return problems
 
 

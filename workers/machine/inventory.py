@@ -49,7 +49,8 @@ class DetectedGpu(BaseModel):
     compute_capability: tuple[int, int] | None = None
     power_limit_w: float | None = None
     index: int = 0
-    """CUDA's index of the GPU if CUDA_DEVICE_ORDER is PCI_BUS_ID and CUDA_VISIBLE_DEVICES hides no permitted GPU."""
+    """CUDA's index of the GPU if CUDA_DEVICE_ORDER is PCI_BUS_ID, CUDA_VISIBLE_DEVICES hides no permitted GPU and no GPU is in
+    MIG mode."""
 
 
 class Gpus(BaseModel):
@@ -59,6 +60,8 @@ class Gpus(BaseModel):
     devices: tuple[DetectedGpu, ...]
     links: tuple[tuple[int, int, str], ...] = ()
     """Kind of connection, such as `NV18`, between pairs of GPUs, which are named by index."""
+    has_slices: bool = False
+    """Whether another GPU of this machine is in MIG mode. CUDA then numbers GPUs in a way of its own."""
     rejection: str | None = None
     """Reason why GPUs of this machine cannot be used; None if there is no such problem."""
 
@@ -85,7 +88,7 @@ class Gpus(BaseModel):
                 "choose equal ones with CUDA_VISIBLE_DEVICES"
             )
         links = tuple(link for link in self.links if max(link[:2]) < len(chosen))
-        return Gpus(driver=self.driver, devices=chosen, links=links)
+        return Gpus(driver=self.driver, devices=chosen, links=links, has_slices=self.has_slices)
 
     @property
     def uuids(self) -> list[str]:

@@ -16,7 +16,7 @@ from typing import Any
 import pynvml
 
 from shardtune.workers.machine import unsupported_hardware
-from shardtune.workers.machine.nvml_links import links
+from shardtune.workers.machine.nvml_links import bus_id, links
 
 _PCIE_GB_PER_S_PER_LANE = {3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
 """Bandwidth of one PCIe lane in GB/s per direction, by PCIe generation, after the losses of line coding (PCI-SIG base
@@ -69,7 +69,8 @@ def report(nvml: Any = pynvml) -> dict[str, Any]:
     handles = _permitted(nvml)
     uuids = [nvml.nvmlDeviceGetUUID(handle) for handle in handles]
     chosen = visible(uuids, setting)
-    sliced = [uuids[index] for index in chosen if _is_sliced(handles[index], nvml)]
+    sliced = [index for index, handle in enumerate(handles) if _is_sliced(handle, nvml)]
+    numbers = _cuda_numbers(handles, nvml)
     without_memory = [
         nvml.nvmlDeviceGetName(handles[index]) for index in chosen if not _has_memory(handles[index], nvml)
     ]
@@ -77,11 +78,13 @@ def report(nvml: Any = pynvml) -> dict[str, Any]:
         return {"driver": None, "devices": [], "rejection": unsupported_hardware.shared_memory(without_memory)}
     return {
         "driver": nvml.nvmlSystemGetDriverVersion(),
-        "devices": [_device(handles[index], uuids[index], nvml) | {"index": index} for index in chosen],
+        "devices": [_device(handles[index], uuids[index], nvml) | {"index": numbers[index]} for index in chosen],
         "links": links([handles[index] for index in chosen], nvml),
+        "has_slices": bool(sliced),
         "rejection": _rejection(setting, nvml.nvmlDeviceGetCount(), len(handles))
         if not chosen
-        else unsupported_hardware.slices(sliced),
+        else unsupported_hardware.instance(setting)
+        or unsupported_hardware.slices([uuids[index] for index in chosen if index in sliced]),
     }
 
 
@@ -103,9 +106,8 @@ def _rejection(setting: str | None, count: int, permitted: int) -> str | None:
 
 
 def _permitted(nvml: Any) -> list[Any]:
-    """NVML handles of the GPUs that this process is permitted to use, ordered by PCI address."""
-    # NVML counts forbidden GPUs too; CUDA does not, so that its indices (by CUDA_DEVICE_ORDER=PCI_BUS_ID) are positions
-    # in this list.
+    """NVML handles of the GPUs that this process is permitted to use, in the order of `nvidia-smi`."""
+    # NVML counts forbidden GPUs too; CUDA does not.
     handles = []
     for index in range(nvml.nvmlDeviceGetCount()):
         try:
@@ -114,6 +116,17 @@ def _permitted(nvml: Any) -> list[Any]:
             if error.value != pynvml.NVML_ERROR_NO_PERMISSION:
                 raise
     return handles
+
+
+def _cuda_numbers(handles: list[Any], nvml: Any) -> list[int]:
+    """Number of each permitted GPU in CUDA, if CUDA_DEVICE_ORDER is PCI_BUS_ID."""
+    # `nvml.h` promises no order: "The NVML index may not correlate with other APIs, such as the CUDA device index".
+    try:
+        addresses = [bus_id(nvml.nvmlDeviceGetPciInfo(handle)) for handle in handles]
+    except nvml.NVMLError:
+        return list(range(len(handles)))
+    by_address = sorted(range(len(handles)), key=lambda index: addresses[index])
+    return [by_address.index(index) for index in range(len(handles))]
 
 
 def _is_sliced(handle: Any, nvml: Any) -> bool:

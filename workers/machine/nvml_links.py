@@ -17,7 +17,7 @@ def links(handles: Sequence[Any], nvml: Any = pynvml) -> list[tuple[int, int, st
     """Kind of connection for each pair of GPUs, which are named by index; empty if NVML does not report connections.
     `nvml` is the module pynvml, or a replacement for it in tests."""
     try:
-        names = [_bus_id(nvml.nvmlDeviceGetPciInfo(handle)) for handle in handles]
+        names = [bus_id(nvml.nvmlDeviceGetPciInfo(handle)) for handle in handles]
         ends = [_link_ends(handle, nvml) for handle in handles]
         return [
             (i, j, _nvlink(ends[i], ends[j], names[j]) or _pcie(handles[i], handles[j], nvml))
@@ -56,7 +56,7 @@ def _link_ends(handle: Any, nvml: Any) -> Counter[str]:
                 continue
             kind = nvml.nvmlDeviceGetNvLinkRemoteDeviceType(handle, link)
             if kind == nvml.NVML_NVLINK_DEVICE_TYPE_GPU:
-                ends[_bus_id(nvml.nvmlDeviceGetNvLinkRemotePciInfo(handle, link))] += 1
+                ends[bus_id(nvml.nvmlDeviceGetNvLinkRemotePciInfo(handle, link))] += 1
             elif kind == nvml.NVML_NVLINK_DEVICE_TYPE_SWITCH:
                 ends[_SWITCH] += 1
         except nvml.NVMLError:  # no such link, or a device without NVLink
@@ -64,7 +64,8 @@ def _link_ends(handle: Any, nvml: Any) -> Counter[str]:
     return ends
 
 
-def _bus_id(info: Any) -> str:
-    """PCI domain, bus and device of a GPU, written as NVML writes them but equal for all of its calls."""
+def bus_id(info: Any) -> str:
+    """PCI domain, bus and device of a GPU, written as NVML writes them but equal for all of its calls. The order of these texts
+    is that of PCI addresses."""
     text = info.busId.decode() if isinstance(info.busId, bytes) else str(info.busId)
     return text.lower().rjust(16, "0")

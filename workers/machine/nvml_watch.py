@@ -99,6 +99,7 @@ class Watch:
             ),
             "remap_pending": bool(remapped[2]) if remapped else None,
             "remap_failed": bool(remapped[3]) if remapped else None,
+            "recovery_action": self._query(lambda: _recovery_action(handle)),
             "xids": list(self._xids[uuid]),
         }
 
@@ -117,6 +118,12 @@ def _clock_reasons(handle: Any) -> int:
             raise
         # Drivers before 535 know it by its former name.
         return int(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
+
+
+def _recovery_action(handle: Any) -> int | None:
+    """Action that the driver asks for after an error of the GPU; 0 is none. Drivers before 570 do not know it."""
+    (field,) = pynvml.nvmlDeviceGetFieldValues(handle, [pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION])
+    return int(field.value.uiVal) if field.nvmlReturn == pynvml.NVML_SUCCESS else None
 
 
 def _process(process: Any) -> dict[str, int | None]:

@@ -34,6 +34,11 @@ _DRIVER_REMEDIES = (
         "LD_LIBRARY_PATH, or update the driver",
     ),
     (
+        r"busy or unavailable",
+        "a GPU is busy or unavailable (CUDA error 46): another process has it in exclusive mode, the mode prohibits all use "
+        "(`nvidia-smi -c 0` sets the default one), or another process fills the GPU or its memory (`nvidia-smi` lists them)",
+    ),
+    (
         r"CUDA unknown error|No CUDA GPUs are available",
         "NVML sees the GPUs and CUDA does not: on the host, `nvidia-modprobe -u -c=0` makes /dev/nvidia-uvm, which a container "
         "needs as well; then look at `dmesg`",
@@ -92,12 +97,17 @@ def setting(visible: str | None, count: int) -> str | None:
     """Reason why CUDA_VISIBLE_DEVICES leaves none of the machine's `count` GPUs visible. None if there are no GPUs."""
     if count == 0 or visible is None:
         return None
-    if visible.strip().startswith("MIG-"):
-        return _mig_problem(f"CUDA_VISIBLE_DEVICES ({visible}) names a MIG instance")
-    return (
+    return instance(visible) or (
         f"CUDA_VISIBLE_DEVICES ({visible}) names none of the {count} GPUs that may be used here, or one of them twice; "
         f"give numbers as `nvidia-smi` prints them, or UUIDs. {REMEDY}"
     )
+
+
+def instance(visible: str | None) -> str | None:
+    """Reason why a MIG instance in CUDA_VISIBLE_DEVICES cannot be used; None if the variable names none."""
+    if visible is None or not any(entry.strip().startswith("MIG-") for entry in visible.split(",")):
+        return None
+    return _mig_problem(f"CUDA_VISIBLE_DEVICES ({visible}) names a MIG instance")
 
 
 def slices(uuids: Sequence[str]) -> str | None:

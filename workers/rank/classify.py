@@ -10,6 +10,7 @@ from deepspeed.runtime.config import DeepSpeedConfigError
 from deepspeed.runtime.zero.utils import ZeRORuntimeException
 
 from shardtune.api_schemas.formatting import memory
+from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.trials.failures import Failure, FailureKind
 from shardtune.workers import adapter, disk_errors
 from shardtune.workers.blocks.host_inputs import OffloadError
@@ -42,8 +43,8 @@ class LostGradientError(Exception):
 
 
 _RECOMPILE_LIMIT = (
-    "compile (true) reached Dynamo's limit of recompilations of one function, after which further blocks would run "
-    "uncompiled; set compile to false. TORCH_LOGS=recompiles in the worker's environment names the guards that failed"
+    "{knob} (true) reached Dynamo's limit of recompilations of one function, after which further blocks would run "
+    "uncompiled; set {knob} to false. TORCH_LOGS=recompiles in the worker's environment names the guards that failed"
 )
 
 _COMPILER_FAILED = re.compile(
@@ -54,8 +55,8 @@ _COMPILER_FAILED = re.compile(
 """Messages of a host that cannot build what `compile` needs. Triton builds a C module with Python's headers for every
 kind of GPU (3.6, `runtime/build.py`), and torch names its command only; for processors torch builds each kernel in C++."""
 _COMPILER_REMEDY = (
-    "compile (true) needs gcc, g++ and the headers of this Python, and what it built with them failed; install them "
-    "(`python3-dev` or `python3-devel`), or set compile to false. The compiler's words are in the log of the rank"
+    "{knob} (true) needs gcc, g++ and the headers of this Python, and what it built with them failed; install them "
+    "(`python3-dev` or `python3-devel`), or set {knob} to false. The compiler's words are in the log of the rank"
 )
 
 _UNUSED_PARAMETERS = "Expected to have finished reduction in the prior iteration"
@@ -71,20 +72,24 @@ _REJECTIONS = (ValueError, NotImplementedError, DeepSpeedConfigError, ZeRORuntim
 _BACKENDS = ("deepspeed", "torch.distributed", "torch.nn.parallel")
 
 
-def failure_of(error: BaseException, phase: Phase, rank: int, device: Device | None = None) -> Failure:
+def failure_of(
+    error: BaseException, phase: Phase, rank: int, device: Device | None = None, config: TrialConfig | None = None
+) -> Failure:
     """Failure that a rank reports for an exception. It also depends on the phase in which the exception was raised, and
-    on the rank's device, if it has one by then."""
+    on the rank's device and configuration, if it has them by then."""
     kind = _kind(error, phase, device)
     if any(_is_recompile_limit(link) for link in _chain(error)):
-        text = _RECOMPILE_LIMIT
+        text = _RECOMPILE_LIMIT.format(knob=_compiling_knob(config))
     elif _is_of_unused_parameters(error):
         text = _UNUSED_PARAMETERS_TEXT
     elif (lack := private_names.explanation(error)) is not None:
         text = lack
     elif any(gpu_errors.is_of_shared_memory(link) for link in _chain(error)):
         text = f"{gpu_errors.shared_memory_remedy()}. {error}"
+    elif any(gpu_errors.is_unavailable(link) for link in _chain(error)):
+        text = f"{gpu_errors.UNAVAILABLE_REMEDY}. {error}"
     elif kind is FailureKind.CRASH and any(_COMPILER_FAILED.search(str(link)) for link in _chain(error)):
-        text = f"{_COMPILER_REMEDY}. {type(error).__name__}: {error}"
+        text = f"{_COMPILER_REMEDY.format(knob=_compiling_knob(config))}. {type(error).__name__}: {error}"
     else:
         text = f"{type(error).__name__}: {error}" if kind is FailureKind.CRASH else str(error) or type(error).__name__
     return Failure(
@@ -94,6 +99,11 @@ def failure_of(error: BaseException, phase: Phase, rank: int, device: Device | N
         traceback="".join(traceback.format_exception(error))[-20_000:],
         peak_allocated_gib=error.peak_gib if isinstance(error, OverLimitError) else None,
     )
+
+
+def _compiling_knob(config: TrialConfig | None) -> str:
+    """Knob with which the configuration compiles: `deepcompile` of DeepSpeed, or `compile`."""
+    return "deepcompile" if config is not None and config.strategy.compiles else "compile"
 
 
 def _kind(error: BaseException, phase: Phase, device: Device | None) -> FailureKind:

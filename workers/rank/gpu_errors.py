@@ -38,6 +38,14 @@ _DEVICE_ERRORS = {
 """Errors of the CUDA runtime that no program causes: code (`driver_types.h` of CUDA 13) and text (`cudaGetErrorString`). The
 text decides for what torch raises without a code, such as NCCL's last error or a failed start of CUDA."""
 
+_UNAVAILABLE = 46
+"""Code of `cudaErrorDevicesUnavailable`, for which CUDA's documentation names several causes."""
+UNAVAILABLE_REMEDY = (
+    "CUDA calls the GPU busy or unavailable (error 46). Another process may have it in exclusive mode, or the mode may prohibit "
+    "all use: `nvidia-smi -q -d COMPUTE` shows the mode, and `nvidia-smi -c 0` sets the default one. Or another process fills the "
+    "GPU with kernels or its memory: `nvidia-smi` lists the processes; end them, or choose other GPUs with CUDA_VISIBLE_DEVICES"
+)
+
 _LIBRARY_EXHAUSTED = (
     "CUBLAS_STATUS_ALLOC_FAILED",
     "CUDNN_STATUS_ALLOC_FAILED",
@@ -65,6 +73,13 @@ def is_of_device(error: BaseException) -> bool:
         return False
     text = str(error)
     return "cuda" in text.lower() and any(words in text for words in _DEVICE_ERRORS.values())
+
+
+def is_unavailable(error: BaseException) -> bool:
+    """Whether the CUDA runtime reports a GPU that is busy or unavailable."""
+    if isinstance(error, torch.AcceleratorError):
+        return getattr(error, "error_code", None) == _UNAVAILABLE
+    return is_of_device(error) and _DEVICE_ERRORS[_UNAVAILABLE] in str(error)
 
 
 def is_out_of_memory(error: BaseException, device: Device | None) -> bool:

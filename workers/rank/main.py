@@ -11,7 +11,7 @@ from pathlib import Path
 import torch.distributed as dist
 from torch import nn
 
-from shardtune.api_schemas.strategies import sample_groups
+from shardtune.api_schemas.strategies import TrialConfig, sample_groups
 from shardtune.api_schemas.trials.leases import ModelSummaryTask, ResumeTask, TargetRehearsalTask, TraceTask, TrialTask
 from shardtune.api_schemas.trials.measurements import MOST_TIMES
 from shardtune.api_schemas.trials.progress import Progress
@@ -61,7 +61,7 @@ def run(folder: Path, make_trainer: MakeTrainer = wrap.make_trainer, make_device
             return 0
         report = attempt.run(task)
     except Exception as error:  # noqa: BLE001 -- the border: every exception becomes the rank's report
-        failure = classify.failure_of(error, attempt.phase, rank, attempt.device)
+        failure = classify.failure_of(error, attempt.phase, rank, attempt.device, attempt.config)
         report = RankReport(rank=rank, status="failed", failure=failure, versions=library_versions())
         sys.stderr.write(failure.traceback or failure.message)
     # The report is written before peers are left: gloo or NCCL may hang there, and the measurement must not be lost.
@@ -73,12 +73,13 @@ def run(folder: Path, make_trainer: MakeTrainer = wrap.make_trainer, make_device
 
 
 class RankAttempt:
-    """Run of one rank's task in stages. `phase` (the present stage) and `device` are kept so that an exception can be
-    classified by them."""
+    """Run of one rank's task in stages. `phase` (the present stage), `device` and `config` are kept so that an exception
+    can be classified by them."""
 
     def __init__(self, folder: Path, rank: int, make_trainer: MakeTrainer, make_device: MakeDevice) -> None:
         self.phase: classify.Phase = "starting"
         self.device: Device | None = None
+        self.config: TrialConfig | None = None
         self._folder = folder
         self._make_trainer, self._make_device = make_trainer, make_device
         self._progress = trial_dir.ProgressFile(folder, rank)
@@ -109,6 +110,7 @@ class RankAttempt:
     def run(self, task: TrialTask | ResumeTask | TraceTask) -> RankReport:
         """Run the task: train and measure, check resuming, or record a trace. Raises any error of the task."""
         self._progress.write(Progress(phase="starting"))
+        self.config = task.config
         place = RankContext.from_environment(task.cluster.device, self._make_device)
         self.device = place.accelerator
         environment.apply(task.config, place)

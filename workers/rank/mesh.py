@@ -13,8 +13,8 @@ import torch.distributed as dist
 from shardtune.workers.rank.rank_context import RankContext
 
 _TIMEOUT = datetime.timedelta(minutes=10)
-"""Timeout of a collective. It is longer than any single step with compilation, because the agent ends hanging runs by
-deadlines of its own."""
+"""Timeout of a collective of all ranks. It is longer than any single step with compilation, because the agent ends hanging
+runs by deadlines of its own. Groups of a mesh do not inherit it: they have torch's 30 minutes for mixed backends (2.11 to 2.15)."""
 
 
 _GIVEN_STORE = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE")

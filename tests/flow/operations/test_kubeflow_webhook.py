@@ -5,8 +5,9 @@ import socket
 import ssl
 import subprocess
 import sys
+import threading
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager, suppress
 
 import httpx
 import pytest
@@ -31,11 +32,12 @@ TINY = {"sequence_length": 64, "global_batch": 64}
 def admitted(http):
     """Make a job as Kubernetes would store it after the webhook that asks the service of the test."""
     with ServiceClient(str(http.base_url), patience_s=0) as client:
-        yield _admission(client)
+        # A machine that is busy with other tests may take longer than a service of its own.
+        yield _admission(Recommender(client, 120.0, away_after_s=60.0))
 
 
-def _admission(client, offered=OFFERED, within_s=120.0):
-    webhook_client = TestClient(webhook.create_app(offered, Recommender(client, within_s)))
+def _admission(recommender):
+    webhook_client = TestClient(webhook.create_app(OFFERED, recommender))
 
     def admit(job):
         response = webhook_client.post("/admit", content=review(job))
@@ -84,12 +86,18 @@ def test_nothing_that_fits_and_an_unknown_model_change_nothing(admitted):
     assert job == unknown and "llama-3.1-8b" in warning, "near misses are named"
 
 
-@pytest.mark.parametrize("port", ["closed", "silent"])
+@pytest.mark.parametrize("port", ["closed", "unanswered", "silent", "slow"])
 def test_a_service_that_is_away_changes_nothing_and_holds_nobody_up(port):
     with ExitStack() as stack:
         unused = stack.enter_context(socket.socket())
         unused.bind(("127.0.0.1", 0))
         if port == "silent":
+            # The kernel accepts these connections, and nobody ever reads them.
+            unused.listen(64)
+        if port == "slow":
+            unused.listen(64)
+            stack.enter_context(dripping(unused))
+        if port == "unanswered":
             # Connections that nobody accepts: the next one gets no answer, as from a host that is gone.
             unused.listen(0)
             for waiting in [stack.enter_context(socket.socket()) for _ in range(4)]:
@@ -97,7 +105,7 @@ def test_a_service_that_is_away_changes_nothing_and_holds_nobody_up(port):
                 waiting.connect_ex(unused.getsockname())
         url = "http://{}:{}".format(*unused.getsockname())
         with ServiceClient(url, patience_s=0, timeout=kubeflow.service_timeout(5)) as client:
-            admit, seconds = _admission(client), []
+            admit, seconds = _admission(Recommender(client, 120.0)), []
             for _ in range(3):
                 started_s = time.monotonic()
                 job, warning = admit(train_job())
@@ -105,6 +113,30 @@ def test_a_service_that_is_away_changes_nothing_and_holds_nobody_up(port):
                 assert job == train_job() and "the service does not answer" in warning
     # The quickest of three: a busy machine may hold up any of them.
     assert min(seconds) <= 1, seconds
+
+
+@contextmanager
+def dripping(listener):
+    """Answer each connection by one byte after the other, as a service on a host that has hardly any time left."""
+    over = threading.Event()
+
+    def drip(connection):
+        with connection, suppress(OSError):
+            while not over.wait(0.1):
+                connection.sendall(b"H")
+
+    def accept():
+        with suppress(OSError):
+            while not over.is_set():
+                threading.Thread(target=drip, args=[listener.accept()[0]], daemon=True).start()
+
+    threading.Thread(target=accept, daemon=True).start()
+    try:
+        yield
+    finally:
+        over.set()
+        # Closing it would not wake `accept`.
+        listener.shutdown(socket.SHUT_RDWR)
 
 
 def test_a_body_that_is_no_review_or_too_long_is_rejected(http):
@@ -142,6 +174,8 @@ def test_the_command_answers_over_tls_whom_it_knows(tmp_path, http):
             address = f"https://127.0.0.1:{port}"
             with httpx.Client(base_url=address, verify=known, timeout=60) as client:
                 until(lambda: is_alive(client), 120, "the webhook answers")
+                # The first request to a service takes longest.
+                http.get("/readyz").raise_for_status()
                 answer = client.post("/admit", content=review(train_job())).json()
             assert patched(train_job(), answer)["spec"]["trainer"].get("numProcPerNode") == 8, answer
             with httpx.Client(base_url=address, verify=trusted) as stranger, pytest.raises(httpx.TransportError):

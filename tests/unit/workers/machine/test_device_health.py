@@ -55,6 +55,10 @@ def over_a_run(*changes):
         ({"remap_pending": True}, "reset it"),
         ({"xids": [48]}, "Xid 48"),
         ({"lost": "GPU is lost"}, "GPU is lost"),
+        *(({"xids": [xid]}, f"Xid {xid}") for xid in (143, 150, 151, 156, 158, 171, 172)),
+        ({"recovery_action": 1}, "nvidia-smi --gpu-reset"),
+        ({"recovery_action": 2}, "reboot"),
+        ({"recovery_action": 99}, "recovery action 99: look at `nvidia-smi -q`"),
     ],
 )
 def test_a_broken_device_is_named_with_what_to_do(device, words):
@@ -107,16 +111,42 @@ def test_throttling_is_seen_with_a_driver_that_knows_its_query_by_the_former_nam
         assert device["clock_reasons"] == reasons
 
 
-@pytest.mark.parametrize("xid", [13, 31, 43, 45])
+@pytest.mark.parametrize("xid", [144, 145, 146, 149, 155, 157, 159, 160, 161, 167, 169, 173, 175])
+def test_an_error_of_hardware_that_may_need_no_reset_ends_the_run_only(xid):
+    look = GpuObservation(at_s=0, devices=[DeviceObservation(uuid="GPU-1", xids=[xid], recovery_action=0)])
+    assert broken_devices(look) == []
+    assert find_fault(summarize_devices(over_a_run({}, {"xids": [xid]}), ())) == Fault(
+        f"GPU GPU-1 reported Xid {xid} during the run", True
+    )
+
+
+@pytest.mark.parametrize(("status", "action"), [(pynvml.NVML_SUCCESS, 4), (pynvml.NVML_ERROR_NOT_SUPPORTED, None)])
+def test_the_recovery_action_of_the_driver_is_recorded_if_it_knows_one(status, action, monkeypatch):
+    field = SimpleNamespace(nvmlReturn=status, value=SimpleNamespace(uiVal=4))
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByUUID", lambda uuid: uuid)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetMemoryInfo", lambda _: SimpleNamespace(used=GIB))
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetFieldValues", lambda _, fields: [field] if fields == [230] else [])
+    (device,) = next(nvml_watch.Watch(["GPU-1"]).observations())["devices"]
+    assert device["recovery_action"] == action
+
+
+@pytest.mark.parametrize("xid", [13, 31, 43, 45, 109, 147, 148, 154, 162])
 def test_what_a_faulty_program_raises_does_not_break_the_device(xid):
     assert broken_devices(GpuObservation(at_s=0, devices=[DeviceObservation(uuid="GPU-1", xids=[xid])])) == []
-    assert find_fault(summarize_devices(over_a_run({}, {}), ())) is None
+    assert find_fault(summarize_devices(over_a_run({}, {"xids": [xid]}), ())) is None
 
 
 def test_a_device_is_occupied_by_other_processes_or_by_what_a_run_left():
     assert "4711 (1.00 GiB)" in occupied_devices(look_at(pids=[4711]), {})[0]
     assert "2.00 GiB more" in occupied_devices(look_at(memory_used_bytes=3 * GIB), {"GPU-1": GIB})[0]
     assert occupied_devices(look_at(), {"GPU-1": GIB}) == []
+
+
+def test_a_device_that_must_end_its_traffic_is_waited_for():
+    look = look_at(recovery_action=3)
+    assert broken_devices(look) == []
+    (problem,) = occupied_devices(look, {"GPU-1": GIB})
+    assert "recovery action 3" in problem and "nvidia-smi -pm 0" in problem
 
 
 def test_throttling_is_recorded_and_no_fault_of_the_device():

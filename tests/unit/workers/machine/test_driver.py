@@ -112,6 +112,25 @@ def test_a_gpu_without_permission_is_left_out_and_the_others_are_numbered_as_cud
     assert driver.python("-c", COUNT, **environment_variables).stdout.strip() == "2"
 
 
+@pytest.mark.parametrize("visible", ["1,2", "GPU-1,GPU-2"])
+def test_beside_a_gpu_in_mig_mode_ranks_get_uuids(
+    driver: FakeDriver, monkeypatch: pytest.MonkeyPatch, visible: str
+) -> None:
+    driver.says(H100 | {"mig": 1}, H100, H100)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    environment_variables = rank_devices.environment(find_gpus().for_ranks(None))
+    assert environment_variables["CUDA_VISIBLE_DEVICES"] == "GPU-1,GPU-2"
+    assert driver.python("-c", COUNT, **environment_variables).stdout.strip() == "2"
+
+
+def test_ranks_get_numbers_in_the_order_of_pci_addresses_whatever_that_of_nvml_is(driver: FakeDriver) -> None:
+    buses = ("00000000:c1:00.0", "00000000:1B:00.0", "00000000:43:00.0")
+    driver.says(*(H100 | {"bus": bus} for bus in buses))
+    gpus = find_gpus()
+    assert gpus.uuids == ["GPU-0", "GPU-1", "GPU-2"]
+    assert rank_devices.environment(gpus)["CUDA_VISIBLE_DEVICES"] == "2,0,1"
+
+
 def test_gpus_that_all_lack_permission_are_rejected_not_taken_for_cpu_ranks(
     driver: FakeDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -136,9 +155,10 @@ def test_mig_instances_are_rejected_not_taken_for_cpu_ranks(
         find_gpus()
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     assert find_gpus().uuids == ["GPU-0"]
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-7cb9b3a5-0c4a-5f8e-a2d2-6a6a1a0f0f0f")
-    with pytest.raises(DetectionFailed, match=r"MIG-7cb9b3a5.*names a MIG instance"):
-        find_gpus()
+    for names in ("MIG-7cb9b3a5-0c4a-5f8e-a2d2-6a6a1a0f0f0f", "GPU-0,MIG-7cb9b3a5-0c4a-5f8e-a2d2-6a6a1a0f0f0f"):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", names)
+        with pytest.raises(DetectionFailed, match=r"MIG-7cb9b3a5.*names a MIG instance"):
+            find_gpus()
     rejected = driver.python("-m", "shardtune.workers", "detect", CUDA_VISIBLE_DEVICES="1")
     assert rejected.returncode == 1 and "MIG" in rejected.stderr
 
@@ -273,6 +293,7 @@ def test_the_watch_reads_clock_power_and_temperature_and_null_where_a_gpu_tells_
         ("RuntimeError: No CUDA GPUs are available", "nvidia-uvm"),
         ("RuntimeError: Found no NVIDIA driver on your system. Please check that you have an NVIDIA GPU", "`compute`"),
         ("torch.AcceleratorError: CUDA error: no kernel image is available for execution on the device", "older CUDA"),
+        ("RuntimeError: CUDA error: CUDA-capable device(s) is/are busy or unavailable", "nvidia-smi -c 0"),
         ("ModuleNotFoundError: No module named 'deepspeed'", None),
     ],
 )

@@ -25,7 +25,7 @@ def create_plan(context: ContextDep, request: PlanRequest, once: IdempotencyDep)
 
 
 def computed_plan(context: Context, request: PlanRequest, once: IdempotencyKey = NO_KEY) -> Plan:
-    """Return the plan that a request asks for, beginning today unless the request names a day. The REST route and the
+    """Return the plan that a request asks for, beginning now unless the request names a day. The REST route and the
     page of plans share this function.
 
     Raises:
@@ -34,6 +34,6 @@ def computed_plan(context: Context, request: PlanRequest, once: IdempotencyKey =
     """
 
     def compute() -> Plan:
-        return plan(named_models.with_config_of(context, request), context.now().date())
+        return plan(named_models.with_config_of(context, request), context.now())
 
     return computed(context, once, compute, ("model", "tokens", "prices", "goodput"))

@@ -19,7 +19,8 @@ Verdict = Literal["fits", "may fit", "does not fit"]
 """Whether a configuration fits into a rank's memory. It fits if the whole 90 % interval of the predicted memory lies
 within the limit, `may fit` if a part does, so that only a run can tell, and does not fit otherwise."""
 
-Bound = Literal["compute", "memory bandwidth", "intra-node link", "network", "host link", "host launches"]
+Bound = Literal["compute", "memory bandwidth", "intra-node link", "network", "offload to the host", "host launches"]
+"""Resource that a step needs; offload needs the link to the host and, for the optimizer's update, the host's CPU."""
 
 
 class MemoryTerm(Schema):
@@ -71,9 +72,12 @@ class SpeedPrediction(Schema):
     exposed_communication_fraction: float
     """Fraction of the step's time spent in communication that does not overlap with other work."""
     bound_by: Bound
+    """Resource that takes the largest part of the step."""
+    resource_fractions: dict[Bound, float] = Field(default={}, examples=[{"compute": 0.66, "offload to the host": 0.2}])
+    """Predicted fraction of the step's time by the resource that it needs, largest first; resources without time are
+    left out."""
     parts_s: dict[str, float]
-    """Predicted seconds of a step by part: matrix products, attention, elementwise kernels, launches, communication and
-    optimizer step."""
+    """Predicted seconds of a step by part, such as matrix products, communication, optimizer step and offload."""
     calibrated_on: int = 0
     """Number of measured trials by which the hardware's assumed rates were corrected; 0 means that the catalogue's
     rates were used unchanged."""

@@ -228,6 +228,7 @@ def _predict_speed(
     rate = _at(result.tokens, index) / seconds
     # No published run says how fast 4-bit weights are unpacked; trials on this hardware do.
     is_unchecked = shape.packed_parameters > 0 and not fit.rows
+    fractions = _resource_fractions(result.step, parts, index)
     spread = np.exp(BAND_DEVIATIONS * np.hypot(fit.sigma, _UNPACKING_SIGMA if is_unchecked else 0.0))
     return SpeedPrediction(
         tokens_per_s_per_gpu=rate,
@@ -236,7 +237,8 @@ def _predict_speed(
         step_time_s=seconds,
         mfu=rate * shape.model_flops_per_token(workload.attended_length) / peak if peak else None,
         exposed_communication_fraction=parts["communication"] / seconds,
-        bound_by=_bounding_resource(result.step, parts, index),
+        bound_by=next(iter(fractions)),
+        resource_fractions=fractions,
         parts_s=parts,
         calibrated_on=fit.rows,
     )
@@ -251,8 +253,8 @@ def _padding(workload: Workload, cluster: Cluster, config: TrialConfig) -> dict[
     return {"padding_fraction": padding_of(plan, split).padding_fraction}
 
 
-def _bounding_resource(step: StepTable, parts: dict[str, float], index: int) -> Bound:
-    """Name of the resource that takes the largest part of the step: the bottleneck."""
+def _resource_fractions(step: StepTable, parts: dict[str, float], index: int) -> dict[Bound, float]:
+    """Fraction of the step by the resource that takes it, largest first: the first is the bottleneck."""
     # Communication is bound by the slowest link: the network where a group spans nodes.
     network = _at(step.network_bound, index) > 0
     seconds: dict[Bound, float] = {
@@ -260,9 +262,11 @@ def _bounding_resource(step: StepTable, parts: dict[str, float], index: int) -> 
         "memory bandwidth": parts["elementwise"] + parts["step"],
         "host launches": parts["launch"] + parts["backend"],
         "network" if network else "intra-node link": parts["communication"],
-        "host link": parts["offload"],
+        "offload to the host": parts["offload"],
     }
-    return max(seconds, key=lambda name: seconds[name])
+    largest_first = sorted(seconds.items(), key=lambda resource: -resource[1])
+    total = sum(seconds.values())
+    return {name: float(value / total) for name, value in largest_first if value > 0}
 
 
 def _cheapest_change(

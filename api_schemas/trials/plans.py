@@ -84,7 +84,7 @@ class PlanRequest(Schema):
     budget: float | None = Field(default=None, gt=0, le=1e15)
     """Maximum amount of money that the run may cost, in the currency of the prices; null for no limit."""
     start: date | None = Field(default=None, examples=["2026-12-01"])
-    """Day (UTC) on which the run starts, at midnight; if null or today, the run starts at the moment of the request."""
+    """Day (UTC) on which the run starts, at midnight; if null, the run starts at the moment of the request."""
     deadline: date | None = Field(default=None, examples=["2027-03-01"])
     """Last day on which the run may end; null for no deadline."""
     sequence_length: int | None = Field(default=None, ge=8, le=4_194_304)

@@ -4,11 +4,8 @@ from datetime import UTC, date, datetime, time, timedelta
 
 
 def first_moment(start: date | None, now: datetime) -> datetime:
-    """Return the moment at which a run starts. `start` is the day that the user named; without one, or if it is today,
-    the run starts now, and otherwise at midnight UTC, as the day begins."""
-    if start is None or start == now.date():
-        return now
-    return datetime.combine(start, time(), UTC)
+    """Return the moment at which a run starts: at midnight UTC of the day that the user named, or now without one."""
+    return now if start is None else datetime.combine(start, time(), UTC)
 
 
 def day_after(begins: datetime, hours: float) -> date:

@@ -45,6 +45,9 @@ class PredictedConfig(ShownConfig):
     """Whether the predicted memory, with its band, lies within the capacity. With `may fit`, only a run can decide."""
     bound_by: Bound | None
     """Resource that takes the largest part of the step."""
+    resource_fractions: dict[Bound, float] = Field(examples=[{"compute": 0.66, "offload to the host": 0.2}])
+    """Predicted fraction of the step by the resource that it needs, largest first; empty if the GPU's rates are
+    unknown."""
     mfu: Figure | None
     """Model FLOPs utilisation."""
 

@@ -111,7 +111,7 @@ class PlanArguments(Schema):
     budget: float | None = None
     """Money that the run may cost."""
     start: date | None = None
-    """Day (UTC) on which the run starts, at midnight; null or today: now."""
+    """Day (UTC) on which the run starts, at midnight; null: now."""
     deadline: date | None = None
     """Last day on which the run may end."""
     sequence_length: int | None = None

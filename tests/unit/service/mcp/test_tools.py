@@ -119,6 +119,9 @@ def test_offload_is_named_among_the_differences_and_the_limits_of_the_step(ask):
     answer = ask("explain_config", **JOB, config=file, sequence_length=4096, global_batch=64).structured_content
     assert answer["differences"]["offload_optimizer"][0] == answer["differences"]["offload_param"][0] == "cpu"
     assert "offload to the host (" in answer["summary"].split("limited by")[1]
+    fractions = answer["configuration"]["resource_fractions"]
+    assert fractions["offload to the host"] > 0.1 and sum(fractions.values()) == pytest.approx(1.0, abs=0.01)
+    assert next(iter(fractions)) == answer["configuration"]["bound_by"]
 
 
 def test_what_does_not_fit_comes_with_the_smallest_change(ask):

@@ -158,8 +158,10 @@ def test_the_batch_of_the_longest_run_is_one_that_a_workload_may_have() -> None:
     assert plans.default_batch(shape, 1e16, 8, 512) == 2**19 <= MOST_SAMPLES
 
 
-@pytest.mark.parametrize(("start", "begins"), [(None, 20), ("2026-11-25", 20), ("2026-11-26", 24)])
-def test_a_run_without_a_later_first_day_ends_its_hours_after_now(start: str | None, begins: int) -> None:
+@pytest.mark.parametrize(("start", "begins"), [(None, 20), ("2026-11-25", 0), ("2026-11-26", 24)])
+def test_a_run_without_a_first_day_ends_its_hours_after_now_and_not_after_midnight(
+    start: str | None, begins: int
+) -> None:
     evening = NOW + timedelta(hours=20)
     result = plan(request(start=start, deadline="2026-12-10", counts=[8, 64, 256]), evening)
     moment = NOW + timedelta(hours=begins)

@@ -96,6 +96,7 @@ CASES = {
         "activation_offload",
     ),
     "garbage": (DdpConfig(), {"gc_every": 50}, "gc_every=50"),
+    "binding": (DdpConfig(), {"numa_binding": "exclusive"}, "numa_binding='exclusive'"),
     "autocast": (DdpConfig(), {}, "norms and softmax in bfloat16 were measured"),
 }
 """Settings that Accelerate cannot express, and the words by which the list of losses names each."""

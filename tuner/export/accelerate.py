@@ -67,9 +67,20 @@ def lost(source: ExportSource, backends: Backends = BACKENDS) -> tuple[str, ...]
 def _lost_lines(source: ExportSource, parts: AccelerateParts) -> tuple[str, ...]:
     return (
         *parts.lost,
+        *_lost_binding(source),
         *context.accelerate_notes(source),
         *common.accelerate_losses(source, source.config),
         *offload.accelerate_losses(source),
+    )
+
+
+def _lost_binding(source: ExportSource) -> tuple[str, ...]:
+    option = environment.torchrun_binding(source)
+    # `enable_cpu_affinity` stands for `node`.
+    if not option or source.config.numa_binding == "node":
+        return ()
+    return (
+        f"numa_binding={source.config.numa_binding!r} cannot be expressed here: start the ranks by torchrun {option}",
     )
 
 

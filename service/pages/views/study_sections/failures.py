@@ -73,10 +73,8 @@ def _disturbed_searches(study: Study, points: Sequence[TrialPoint]) -> int:
 def discarded_text(number: int) -> str:
     """Say that disturbed runs were discarded and repeated. It names no cause: other programs, lowered GPU clocks and an
     unexplained spread of a run's timed windows all make it run again."""
-    verb, page = (
-        ("was", "its trial's page says by what") if number == 1 else ("were", "their trials' pages say by what")
-    )
-    return f"{_runs(number)} {verb} discarded and repeated, as disturbed; {page}"
+    pages = "its trial's page says" if number == 1 else "their trials' pages say"
+    return f"{_runs(number)} discarded and repeated, because of a disturbance; {pages} which"
 
 
 def _runs(number: int) -> str:

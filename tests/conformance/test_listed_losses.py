@@ -1,6 +1,7 @@
 """The list of what an export loses names each knob that its consumer cannot express, for every backend and format."""
 
 from collections.abc import Iterator
+from functools import cache
 
 import pytest
 
@@ -14,11 +15,10 @@ from shardtune.tuner.search.space.backends.registry import BACKENDS
 from tests.conformance.random_configs import Drawn, drawn
 from tests.support.values.synthetic_studies import CPU, contender_of, study_of
 
-DRAWS = 6
+DRAWS = 2
 """Number of configurations drawn for each cluster; each comes with a copy for every other value of a knob."""
 CONSUMERS: dict[ExportFormat, Consumer] = {
     "standard": "accelerate",
-    **dict.fromkeys(bundle.LAUNCHERS, "accelerate"),
     "training-arguments": "training_arguments",
     "torchtitan": "torchtitan",
     "lightning": "lightning",
@@ -50,9 +50,15 @@ def lost_knobs(config: TrialConfig, exported: Export) -> set[str]:
     return declared | {field for field in measured if measured[field] != run.get(field)}
 
 
+@cache
+def samples(kind: str) -> tuple[Drawn, ...]:
+    """Configurations of a backend, drawn once for all formats."""
+    return tuple(drawn(kind, BACKENDS[kind], None, DRAWS))
+
+
 def unlisted(kind: str, form: ExportFormat) -> Iterator[str]:
     """Lost knobs that the list of losses does not name, with their value."""
-    for sample in drawn(kind, BACKENDS[kind], None, DRAWS):
+    for sample in samples(kind):
         for config in (sample.config, *sample.others.values()):
             exported = _export(sample, config, form)
             if exported is None:

@@ -32,7 +32,7 @@ class SettingChange:
     """Speed with this change divided by the speed without it; None if unknown."""
     origin: Origin
     base: Base | None
-    """None if the factor is unknown."""
+    """Configuration in which the factor is known; None if it is unknown."""
 
 
 def changes_of(

@@ -16,7 +16,8 @@ from shardtune.api_schemas.strict_numbers import exact
 GIB = 1 << 30
 """Bytes in one GiB, the unit of every field whose name ends in `_gib`."""
 
-Bound = Literal["compute", "memory bandwidth", "intra-node link", "network", "host link", "host launches"]
+Bound = Literal["compute", "memory bandwidth", "intra-node link", "network", "offload to the host", "host launches"]
+"""Resource that a step needs; offload needs the link to the host and, for the optimizer's update, the host's CPU."""
 Dtype = Literal["float32", "bfloat16", "float16"]
 DTYPE_BYTES: dict[str, int] = {"float32": 4, "bfloat16": 2, "float16": 2}
 _BETWEEN_DTYPES = ", "

@@ -202,7 +202,7 @@ class BestConfig(Schema):
     configurations, and other sizes of the cluster. `baseline` is then the baseline of the smaller cluster that was
     measured. None for other verdicts."""
     too_busy: BusyMachine | None = None
-    """Details of the verdict `too_busy`: how many runs other programs disturbed, and which programs. None for other
+    """Details of the verdict `too_busy`: how many runs were disturbed, and by which programs. None for other
     verdicts."""
     speedup: Speedup | None
     renewed: EarlierVerdict | None = None

@@ -33,13 +33,13 @@ class Budget(Schema):
     """Maximum number of pairs of runs, each of the challenger (the fastest other configuration) and the baseline. If
     the speeds cannot be told apart after that many, the verdict is `undecided`. More pairs detect smaller gains."""
     repeat_disturbed: float = Field(default=0.5, ge=0, le=3)
-    """Limit on repeats of disturbed runs (other programs used the machine), as a fraction of the study's completed
+    """Limit on repeats of disturbed runs (by other programs or lowered GPU clocks), as a fraction of the study's completed
     runs; four repeats beyond it are always allowed. After four disturbed runs in a row on one machine, only runs
     that ended early are repeated there until a run was undisturbed, or the study was extended. 0 means that no run is
     repeated. Disturbed runs that are not repeated count, and may make the verdict `too_busy`."""
     prune: bool = True
     """Whether to end a search trial during its warm-up once it is certainly more than 10 % slower than the fastest so
-    far. Neither of the two runs may have been disturbed by other programs. The trial's state is then `pruned`: its
+    far. Neither of the two runs may have been disturbed. The trial's state is then `pruned`: its
     speed guides the search, but no result uses it. With `repeat_disturbed` 0 no trial is pruned: whether other
     programs disturbed a run shows only at its end, and a run that ended early could not be repeated in full."""
     short_steps: bool = True

@@ -65,7 +65,8 @@ class ComparedConfig(Schema):
 
 
 class KnobDifference(Schema):
-    """Knob for which at least two of the compared configurations have different values."""
+    """Knob for which the compared configurations have different values, or which only some of their backends have and
+    one of them sets to another value than its default."""
 
     knob: str
     values: tuple[KnobValue | None, ...]

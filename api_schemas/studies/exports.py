@@ -26,7 +26,7 @@ class Export(Schema):
     files."""
     lossy: tuple[str, ...] = ()
     """Settings that the program cannot express: the name of each, its measured value, and what the program does
-    instead."""
+    instead. Those of the standard files that only one file loses begin with its name, as `accelerate.yaml: …`."""
     lossy_config: TrialConfig | None = None
     """Configuration with which the program will train, as far as Shardtune can express it. It is given only if it
     differs from the measured one."""

@@ -61,7 +61,7 @@ class Verdict(StrEnum):
     """The candidate may be faster, which the runs did not settle: the pairs were too few, or their ratios vary too
     much. Also the verdict if no other configuration was feasible, so that nothing was compared."""
     TOO_BUSY = "too_busy"
-    """The machine was too busy to answer: the verdict would rest on runs that other programs disturbed
+    """The machine was too busy to answer: the verdict would rest on disturbed runs
     (`tuner.verdict.too_busy`)."""
 
 
@@ -86,8 +86,8 @@ class FinalComparison(Schema):
     """Speed of the challenger (the configuration that may replace the baseline) divided by the speed of the baseline,
     for each pair of runs. The list is given even if it is too short for a confidence interval."""
     uneven_pairs: int = 0
-    """Number of pairs left out, in addition to those that count, because other programs left the two runs of the pair
-    different numbers of CPU cores."""
+    """Number of pairs left out, in addition to those that count, because the two runs of the pair were not disturbed
+    alike: other programs left them different numbers of CPU cores, or one was disturbed and the cause is unknown."""
     disturbed_runs: int = 0
     """Number of runs in the counted pairs during which other programs used the machine. They count because both runs of
     such a pair were disturbed equally."""
@@ -113,8 +113,8 @@ class StudyResult(Schema):
     search_runs: int = 0
     """Number of runs of the search that gave a measurement; only trials that fit and trained correctly are counted."""
     disturbed_search_runs: int = 0
-    """Number of search runs that count although other programs used the machine during them. Their configurations may
-    be faster than measured. Such a run is never pruned, and no other run is pruned because of it."""
+    """Number of search runs that count although they were disturbed. Their configurations may be faster than measured.
+    Such a run is never pruned, and no other run is pruned because of it."""
     undecided: OpenVerdict | None = None
     """Details of an `undecided` verdict, such as the number of further pairs that would settle it. None for other
     verdicts, and if no second configuration could be compared."""

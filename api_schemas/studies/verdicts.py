@@ -31,25 +31,25 @@ class OpenVerdict(Schema):
 
 
 class BusyMachine(Schema):
-    """Cause of a `too_busy` verdict: the runs that other programs disturbed, the programs that took the cores, and the
-    number of runs that are missing."""
+    """Cause of a `too_busy` verdict: the disturbed runs, the programs that took the cores, and the number of runs that
+    are missing."""
 
     rests_on: Literal["pairs", "search"]
-    """Kind of runs that other programs disturbed: those of the final comparison's `pairs`, or those of the `search`
-    that chose its candidates."""
+    """Kind of runs that were disturbed: those of the final comparison's `pairs`, or those of the `search` that chose
+    its candidates."""
     runs: int
     """Number of runs on which the verdict rests. Attempts that were discarded and repeated are not counted."""
     disturbed_runs: int
-    """Number of runs, of those on which the verdict rests, that other programs disturbed."""
+    """Number of disturbed runs, of those on which the verdict rests."""
     uneven_pairs: int
-    """Number of pairs that do not count because their two runs had unequal load: other programs disturbed one run, and
-    left the other one more or fewer cores."""
+    """Number of pairs that do not count because their two runs were not disturbed alike: other programs left one of
+    them more cores than the other, or one was disturbed and the cause is unknown."""
     missing_runs: int
     """Number of further runs, on a quiet machine, with which a verdict would be possible. For a disturbed `search`, the
     number of its disturbed runs: only a new study repeats them."""
     foreign_cpu_cores: float | None = None
-    """Number of CPU cores that other programs used during a disturbed run (median over these runs); None if no worker
-    could observe it."""
+    """Number of CPU cores that other programs used during a disturbed run (median over these runs). None if no worker
+    could observe it; then only the spread of the runs' timed windows shows that they were disturbed."""
     programs: tuple[ProgramLoad, ...] = ()
     """Programs that used the CPU cores, with the cores that each used on average over the disturbed runs, busiest
     first."""
@@ -58,13 +58,14 @@ class BusyMachine(Schema):
         """Describe why the machine was too busy to answer: which programs used the cores, and what an answer takes."""
         # The final comparison has more runs than its pairs: those that screened candidates, and repeated attempts.
         kind = "runs in pairs" if self.rests_on == "pairs" else "search runs"
-        text = (
-            f"the machine was too busy to answer: other programs disturbed {self.disturbed_runs} of {self.runs} {kind}"
-        )
-        if self.foreign_cpu_cores is not None:
+        part = f"{self.disturbed_runs} of {self.runs} {kind}"
+        if self.foreign_cpu_cores is None:
+            verb = "was" if self.disturbed_runs == 1 else "were"
+            cause = f"{part} {verb} disturbed, as their timed windows show; by what is not known"
+        else:
             named = program_names(self.programs) or "no process of theirs is visible to the worker"
-            text += f" and kept {self.foreign_cpu_cores:.1f} CPU cores busy ({named})"
-        return f"{text}; an answer takes {self._missing()} on a quiet machine"
+            cause = f"other programs disturbed {part} and kept {self.foreign_cpu_cores:.1f} CPU cores busy ({named})"
+        return f"the machine was too busy to answer: {cause}; an answer takes {self._missing()} on a quiet machine"
 
     def _missing(self) -> str:
         if self.rests_on == "search":
@@ -98,7 +99,7 @@ class WholeStepCheck(Schema):
     """Whether the extrapolated and the measured time of a whole step differ by at most 3 %, or by no more than the
     trial's runs vary by chance. If not, the pairs count as undecided."""
     is_disturbed: bool = False
-    """Whether other programs disturbed the run that measured whole steps. If so, the check decides nothing."""
+    """Whether the run that measured whole steps was disturbed. If so, the check decides nothing."""
 
 
 class AgainstDefault(Schema):
@@ -119,7 +120,7 @@ class AgainstDefault(Schema):
     is_by_search_runs: bool = False
     """Whether both speeds come from search runs, because the default configuration has no validation runs."""
     is_disturbed: bool = False
-    """Whether other programs disturbed one of the compared runs, which counts nevertheless."""
+    """Whether one of the compared runs was disturbed and counts nevertheless."""
 
 
 class SustainedOutcome(StrEnum):

@@ -34,12 +34,13 @@ class FailureKind(StrEnum):
     NODE_LOST = "node_lost"
     """One of the hosts of a worker with several hosts was lost during the run."""
     DEVICE = "device"
-    """The hardware was unsuitable for measurements: another process on the GPU, throttling, a memory or driver error,
-    or a slow rank."""
+    """The hardware was unsuitable for measurements: another process on the GPU, a memory or driver error, or a slow
+    rank."""
     SUSPECT = "suspect"
     """The run ended with measurements that cannot be true, so that its result is not used."""
     DISTURBED = "disturbed"
-    """Other programs used the machine during the run, so its measurement is discarded; the run is repeated."""
+    """The run was disturbed by other programs, by lowered GPU clocks, or by an unknown cause that the spread of its timed
+    windows shows. Its measurement is discarded, and the run is repeated."""
     SETUP = "setup"
     """The worker could not start the run (missing package, full disk, device busy), or the service rejected its
     result."""

@@ -170,11 +170,18 @@ class Measurement(Schema):
     conditions: Conditions | None = None
     """State of the machine during the run, as observed by its worker."""
     disturbed: PrintableText | None = Field(default=None, max_length=1000)
-    """Description of how other programs disturbed the run, which counts nevertheless because the study's budget allowed
-    no further repeat. Set by the service; None if the run was not disturbed."""
+    """Description of how the run was disturbed: by other programs or, if the worker could not observe them, as the
+    spread of its timed windows shows. The run counts nevertheless, because the study's budget allowed no further
+    repeat. Set by the service; None if the run was not disturbed."""
     cores_left: float | None = None
     """Number of CPU cores that other programs left for the run's ranks, at most as many as the ranks need. Set by the
     service; None if the worker could not observe it."""
+
+    @property
+    def is_disturbed_by_programs(self) -> bool:
+        """Whether the run was disturbed by other programs that its worker observed; otherwise the cause is unknown."""
+        # The cores that were left are known where load was judged; elsewhere only the spread of the timed windows was.
+        return self.disturbed is not None and self.cores_left is not None
 
     @property
     def speed_range(self) -> tuple[float, float]:

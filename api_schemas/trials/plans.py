@@ -87,7 +87,7 @@ class PlanRequest(Schema):
     budget: float | None = Field(default=None, gt=0, le=1e15)
     """Maximum amount of money that the run may cost, in the currency of the prices; null for no limit."""
     start: date | None = Field(default=None, examples=["2026-12-01"])
-    """Day on which the run starts; if null, it starts today."""
+    """Day (UTC) on which the run starts, at midnight; if null, the run starts at the moment of the request."""
     deadline: date | None = Field(default=None, examples=["2027-03-01"])
     """Last day on which the run may end; null for no deadline."""
     sequence_length: int | None = Field(default=None, ge=8, le=4_194_304)
@@ -205,7 +205,7 @@ class PlanRow(Schema):
     cost: Band | None
     """Cost of all GPU-hours of the run, in the currency of the prices; null if this kind of GPU has no price."""
     finish: DateBand
-    """Day on which the training run ends, with its 90 % band."""
+    """Day (UTC) on which the training run ends, with its 90 % band."""
     meets_deadline: Literal["surely", "likely", "unlikely", "no"] | None
     """Whether the run ends before the deadline. `surely`: on every day of the 90 % band of its end; `likely`: on the
     expected day; `unlikely`: only on early days of the band; `no`: on no day of the band. null without a deadline."""
@@ -239,7 +239,7 @@ class Plan(Schema):
     """Number of tokens on which the run trains."""
     sequence_length: int
     start: date = Field(examples=["2026-12-01"])
-    """Day on which the run starts."""
+    """Day (UTC) on which the run starts."""
     deadline: date | None = Field(examples=["2027-03-01"])
     """Last day on which the run may end; null if the request states none."""
     budget: float | None

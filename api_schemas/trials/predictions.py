@@ -69,9 +69,12 @@ class SpeedPrediction(Schema):
     exposed_communication_fraction: float
     """Fraction of the step's time spent in communication that does not overlap with other work."""
     bound_by: Bound
+    """Resource that takes the largest part of the step."""
+    resource_fractions: dict[Bound, float] = Field(default={}, examples=[{"compute": 0.66, "offload to the host": 0.2}])
+    """Predicted fraction of the step's time by the resource that it needs, largest first; resources without time are
+    left out."""
     parts_s: dict[str, float]
-    """Predicted seconds of a step by part: matrix products, attention, elementwise kernels, launches, communication and
-    optimizer step."""
+    """Predicted seconds of a step by part, such as matrix products, communication, optimizer step and offload."""
     calibrated_on: int = 0
     """Number of measured trials by which the hardware's assumed rates were corrected; 0 means that the catalogue's
     rates were used unchanged."""

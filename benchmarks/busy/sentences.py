@@ -169,6 +169,7 @@ CHECKS: tuple[tuple[str, Callable[[Evidence, Match], bool]], ...] = (
         r"disturbed (\d+) of (?:the )?(\d+) (paired runs|search|runs of the final|runs in pairs|runs in these)",
         _too_busy,
     ),
+    (r"too busy to answer: (\d+) of (\d+) (search|runs in pairs)", _too_busy),
     (r"^(\d+) more pairs? (?:was|were) left out", _left_out),
     (r"^(\d+) of (\d+) search runs? (?:was|were) disturbed", _disturbed_searches),
     (r"no pair of candidate and baseline was completed", _has_no_pair),

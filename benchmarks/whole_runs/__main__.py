@@ -10,7 +10,7 @@ import json
 import math
 import sys
 from collections.abc import Mapping, Sequence
-from datetime import date
+from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -23,7 +23,7 @@ DATA = Path(__file__).parents[1] / "data"
 _COLUMNS = ("model", "params_b", "tokens_b", "gpu", "count", "gpu_hours", "notes")
 _DAYS = 60.0
 _COUNTS = tuple(8 << power for power in range(12))
-_START = date(2025, 1, 1)
+_START = datetime(2025, 1, 1, tzinfo=UTC)
 
 
 class Misread(ValueError):

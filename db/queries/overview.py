@@ -125,7 +125,7 @@ class RunCosts:
     """Mean GPU-seconds of the attempts that gave runs of trials their result, without those of seed trials (the user's
     baseline and documented defaults); None without such a run."""
     repeats: float
-    """Mean number of attempts of one run that other programs disturbed."""
+    """Mean number of attempts of one run that were disturbed."""
 
 
 def run_costs(

@@ -70,7 +70,7 @@ class TrialPoint:
     low_tokens_per_s_per_gpu: float | None
     high_tokens_per_s_per_gpu: float | None
     disturbed: str | None
-    """Description of how other programs disturbed the search run, if the run counts although it was disturbed."""
+    """Description of how the search run was disturbed, if the run counts nevertheless."""
     gpu_seconds: float | None
     finished_at: datetime | None
 
@@ -106,7 +106,7 @@ def failure_counts(session: Session, study_id: str) -> list[tuple[str, str, int]
 
 
 def count_disturbed_validation_runs(session: Session, study_id: str) -> int:
-    """Return the number of a study's complete validation runs that were kept although other programs disturbed them."""
+    """Return the number of a study's complete validation runs that were kept although disturbed."""
     query = select(func.count()).select_from(RunRow)
     is_kept = (RunRow.purpose == RunPurpose.VALIDATION, RunRow.state == TrialState.COMPLETE)
     is_disturbed = _MEASURED["disturbed"].as_string().is_not(None)

@@ -10,8 +10,8 @@ from shardtune.service.best import target_distance
 
 
 def is_too_busy(row: TuningTargetRow) -> bool:
-    """Whether a recommendation comes from a study whose verdict is `too_busy`: other programs disturbed its
-    measurements too much for an answer.
+    """Whether a recommendation comes from a study whose verdict is `too_busy`: its measurements were disturbed
+    too much for an answer.
     """
     return row.recommended is not None and row.recommended.answer.result.verdict is Verdict.TOO_BUSY
 

@@ -64,8 +64,8 @@ def as_text(answer: dict[str, Any]) -> str:
     lines = list(answer["exports"])
     if answer["release"] is not None:
         lines.append(f"written for {answer['release']}")
-        lines += [f"lossy: {line}" for line in answer["lossy"]]
-        check = answer["check"]
+    lines += [f"lossy: {line}" for line in answer["lossy"]]
+    if (check := answer.get("check")) is not None:
         lines.append(f"{'checked' if check['checked'] else 'not checked'}: {check['says']}")
     measured = answer.get("lossy_measured")
     if measured is not None:

@@ -1,4 +1,5 @@
-"""Decide whether a successful run counts, or must be repeated because other programs disturbed its machine."""
+"""Decide whether a successful run counts, or must be repeated because it was disturbed: by other programs, lowered GPU
+clocks, or something unknown that its spread shows."""
 
 from sqlalchemy.orm import Session
 
@@ -11,14 +12,14 @@ from shardtune.service.lifecycle.locked_run import LockedRun
 from shardtune.tuner.verdict import disturbance
 
 _JUDGED = (TrialState.COMPLETE, TrialState.PRUNED)
-"""States of runs whose measurement was checked for disturbances by other programs."""
+"""States of runs whose measurement was checked for disturbances."""
 _EXTENDED = (EventType.STUDY_EXTENDED,)
 
 
 def judge(session: Session, locked_run: LockedRun, measurement: Measurement) -> Measurement | Failure:
-    """Check whether other programs disturbed a run's measurement. If the run must therefore be repeated, returns a
-    failure. Else returns the measurement, with a mark if it is disturbed, and with the number of CPU cores that were
-    left for the run's ranks.
+    """Check whether a run's measurement was disturbed. If the run must therefore be repeated, returns a failure. Else
+    returns the measurement, with a mark if it is disturbed, and with the number of CPU cores that were left for the
+    run's ranks.
 
     The caller has locked the run.
     """

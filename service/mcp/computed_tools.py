@@ -6,7 +6,7 @@ from pydantic import JsonValue
 
 from shardtune.api_schemas.trials.predictions import Prediction, PredictionRequest, PredictionTable
 from shardtune.service.mcp import predicted_rows
-from shardtune.service.mcp.configs import differences, read_config
+from shardtune.service.mcp.configs import read_config
 from shardtune.service.mcp.errors import rejections
 from shardtune.service.mcp.product import Product
 from shardtune.service.mcp.schemas.answers import (
@@ -18,6 +18,8 @@ from shardtune.service.mcp.schemas.answers import (
 )
 from shardtune.service.mcp.schemas.arguments import ExplainConfigArguments, MemoryArguments, PredictArguments
 from shardtune.service.mcp.schemas.figures import Figure, figure, rounded
+from shardtune.service.wording.answers import step_limits
+from shardtune.tuner.search.space.flat import differing_knobs
 
 
 def predict(product: Product, arguments: PredictArguments) -> PredictAnswer:
@@ -83,7 +85,7 @@ def explain_answer(
     row = predicted_rows.memory_row(explained)
     speed = explained.speed
     return ExplainConfigAnswer(
-        summary=_explained_in_words(row, fastest, speedup),
+        summary=_explained_in_words(row, None if speed is None else step_limits.limits(speed), fastest, speedup),
         **predicted_rows.job_fields(table, notes),
         configuration=row,
         memory_terms=predicted_rows.memory_terms(explained),
@@ -100,8 +102,13 @@ def explain_answer(
         ),
         fastest=None if fastest is None else predicted_rows.predicted_config(fastest),
         expected_speedup=speedup,
-        differences={} if fastest is None else differences(explained.config, fastest.config),
+        differences={} if fastest is None else _differences(explained, fastest),
     )
+
+
+def _differences(explained: Prediction, fastest: Prediction) -> dict[str, tuple[JsonValue, JsonValue]]:
+    knobs = differing_knobs((explained.config, fastest.config))
+    return {name: (mine, other) for name, (mine, other) in knobs.items()}
 
 
 def _largest_first(parts_s: dict[str, float]) -> dict[str, float]:
@@ -150,11 +157,13 @@ def _memory_in_words(rows: tuple[MemoryRow, ...]) -> str:
     return f"No strategy surely fits. Least: {least.description}, {least.memory.in_words()}, {least.fits}.{change}"
 
 
-def _explained_in_words(row: MemoryRow, fastest: Prediction | None, speedup: Figure | None) -> str:
+def _explained_in_words(
+    row: MemoryRow, limited_by: str | None, fastest: Prediction | None, speedup: Figure | None
+) -> str:
     assert row.memory is not None
     speed = "speed unknown" if row.speed is None else row.speed.in_words()
     text = f"{row.description}: {speed}; memory {row.memory.in_words()} of {row.capacity_gib:g} GiB: {row.fits}"
-    limit = "" if row.bound_by is None else f"; limited by {row.bound_by}"
+    limit = "" if limited_by is None else f"; limited by {limited_by}"
     change = f" Smallest change that fits: {row.cheapest_change}." if row.cheapest_change else ""
     gain = (
         ""

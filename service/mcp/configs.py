@@ -12,9 +12,7 @@ from shardtune.api_schemas.trials.predictions import PredictionRequest
 from shardtune.service.mcp.errors import ToolRejected, rejections
 from shardtune.tuner import baseline
 from shardtune.tuner.prediction import catalogue
-from shardtune.tuner.search.space.flat import flatten
 
-_MOST_DIFFERENCES = 12
 _BASELINE = re.compile(r"\bbaseline(?=\.\w)|^baseline(?= )")
 """Pattern of the name by which messages about a study's baseline refer to the file that was read."""
 
@@ -25,14 +23,6 @@ def short_config(config: TrialConfig) -> dict[str, JsonValue]:
     strategy = config.strategy.model_dump(mode="json", exclude_defaults=True)
     # The discriminator of the strategies is a default itself.
     return values | {"strategy": {"kind": config.strategy.kind, **strategy}}
-
-
-def differences(first: TrialConfig, second: TrialConfig) -> dict[str, tuple[JsonValue, JsonValue]]:
-    """Return the knobs in which two configurations differ, with both values. The value null means that the strategy
-    has no such knob."""
-    left, right = flatten(first), flatten(second)
-    names = [name for name in dict.fromkeys((*left, *right)) if left.get(name) != right.get(name)]
-    return {name: (left.get(name), right.get(name)) for name in names[:_MOST_DIFFERENCES]}
 
 
 def read_config(values: dict[str, JsonValue], request: PredictionRequest) -> tuple[TrialConfig, tuple[str, ...]]:

@@ -1,9 +1,10 @@
 """Rows of predicted configurations in answers, from the predictor's rows."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from shardtune.api_schemas.formatting import counted
-from shardtune.api_schemas.trials.predictions import Prediction, PredictionTable, SpeedPrediction
+from shardtune.api_schemas.trials.predictions import Bound, Prediction, PredictionTable, SpeedPrediction
 from shardtune.service.mcp.configs import short_config
 from shardtune.service.mcp.schemas.answers import MemoryRow, PredictedConfig, Term
 from shardtune.service.mcp.schemas.figures import GIB, SPEED, Figure, figure, rounded
@@ -41,10 +42,15 @@ def config_fields(prediction: Prediction) -> dict[str, Any]:
         "capacity_gib": rounded(memory.capacity_gib),
         "fits": memory.verdict,
         "bound_by": None if speed is None else speed.bound_by,
+        "resource_fractions": {} if speed is None else _rounded(speed.resource_fractions),
         "mfu": None
         if speed is None or speed.mfu is None
         else figure(speed.mfu, "fraction of the vendor's peak", "predicted", speed_source(speed)),
     }
+
+
+def _rounded(fractions: Mapping[Bound, float]) -> dict[Bound, float]:
+    return {name: rounded(fraction) for name, fraction in fractions.items()}
 
 
 def predicted_config(prediction: Prediction) -> PredictedConfig:

@@ -170,7 +170,7 @@ def export(product: Product, arguments: ExportArguments) -> ExportAnswer:
     with rejections(ExportArguments):
         study_id = find_study(client, arguments.study_id).study_id
         exported = client.export(study_id, arguments.which, arguments.format)
-    lossy = f" {len(exported.lossy)} settings are lost; see lossy." if exported.lossy else ""
+    lossy = f" Some settings are lost or left to you: see lossy ({len(exported.lossy)})." if exported.lossy else ""
     return ExportAnswer(
         summary=f"{len(exported.files)} files of {study_id} ({arguments.which}): {', '.join(exported.files)}.{lossy}",
         format=exported.format,

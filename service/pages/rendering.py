@@ -17,6 +17,7 @@ from shardtune.db.clock import utc_now
 from shardtune.service.pages import assets, cookies, figures
 from shardtune.service.process.principal import LOCAL
 from shardtune.service.wording import diagnosis_words, disambiguate
+from shardtune.service.wording.answers import step_limits
 from shardtune.service.wording.backend_words import BACKENDS
 from shardtune.service.wording.knob_words import knob_help
 
@@ -119,6 +120,7 @@ def _environment() -> Environment:
     )
     environment.filters |= figures.FILTERS | {
         "knob_help": knob_help,
+        "limits": step_limits.limits,
         "expected": diagnosis_words.expected_saving,
         "ago": _time_element,
         "knob_value": _knob_value,

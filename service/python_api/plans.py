@@ -55,7 +55,7 @@ def plan(
         network: network between nodes by name, such as `infiniband-ndr` (default: the usual one of each kind).
         prices: price of a GPU-hour by kind, in your currency.
         budget: money that the run may cost.
-        start: first day of the run (default: today, UTC).
+        start: first day (UTC) of the run, from midnight (default: the run starts now).
         deadline: last day on which the run may end.
         sequence_length: tokens per sample (default: the study file's, or the model's maximum up to 4096).
         global_batch: samples per step (default: the study file's, or by the run's FLOPs).

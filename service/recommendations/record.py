@@ -102,7 +102,7 @@ def _is_kept(session: Session, row: TuningTargetRow, study: StudyRow, now: datet
 
 def _is_faster(recommendation: RecommendationRow, recommended: RecommendationRow) -> bool:
     """Whether a new result replaces the recommendation of another study: because it is faster, or because the other
-    study's machine was disturbed too much by other programs for an answer.
+    study's machine was disturbed too much for an answer.
     """
     # Load only lowers a speed: where one of the two studies was disturbed, this errs towards the quiet one.
     was_too_busy = recommended.answer.result.verdict is Verdict.TOO_BUSY

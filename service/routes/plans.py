@@ -46,7 +46,7 @@ def _kind(name: str) -> str:
 
 
 def computed_plan(context: Context, request: PlanRequest, once: IdempotencyKey = NO_KEY) -> Plan:
-    """Return the plan that a request asks for, beginning today unless the request names a day. The REST route and the
+    """Return the plan that a request asks for, beginning now unless the request names a day. The REST route and the
     page of plans share this function.
 
     Raises:
@@ -56,7 +56,7 @@ def computed_plan(context: Context, request: PlanRequest, once: IdempotencyKey =
 
     def compute() -> Plan:
         priced = with_operator_prices(named_models.with_config_of(context, request), context.settings.gpu_prices)
-        made = plan(priced, context.now().date())
+        made = plan(priced, context.now())
         own = [name for name in priced.prices if name not in request.prices]
         if not own:
             return made

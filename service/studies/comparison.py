@@ -21,7 +21,7 @@ from shardtune.db.queries import best, retunes, studies, trials
 from shardtune.db.tables.studies import StudyRow
 from shardtune.db.tables.trials import TrialRow
 from shardtune.service.process.context import Context
-from shardtune.tuner.search.space.flat import flatten
+from shardtune.tuner.search.space.flat import differing_knobs
 
 _TARGET_KEY = re.compile(r"[0-9a-f]{32}")
 _MOST_DIGITS = 9
@@ -134,11 +134,5 @@ def _speedup(result: StudyResult | None, number: int) -> Speedup | None:
 
 
 def _differences(sides: Sequence[ComparedConfig]) -> tuple[KnobDifference, ...]:
-    tables = [flatten(side.config) for side in sides]
-    names = dict.fromkeys(name for table in tables for name in table)
-    return tuple(
-        KnobDifference(knob=name, values=tuple(table.get(name) for table in tables))
-        for name in names
-        # A parameter that only one backend has says nothing beyond the backend's name.
-        if len({repr(table[name]) for table in tables if name in table}) > 1
-    )
+    knobs = differing_knobs([side.config for side in sides])
+    return tuple(KnobDifference(knob=name, values=values) for name, values in knobs.items())

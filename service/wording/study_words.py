@@ -227,8 +227,7 @@ def disturbance(measurement: Measurement | None) -> str:
     empty if it was not disturbed."""
     if measurement is None or measurement.disturbed is None:
         return ""
-    # The cores that were left are known where load was judged; elsewhere only the spread of the timed windows was.
-    return "disturbed" if measurement.cores_left is None else "disturbed by other programs"
+    return "disturbed by other programs" if measurement.is_disturbed_by_programs else "disturbed"
 
 
 UNDISTURBED_SPREAD = "no other program was seen to disturb them"
@@ -265,7 +264,7 @@ def default_comparison(row: AgainstDefault) -> str:
     )
     runs = "by search runs" if row.is_by_search_runs else f"in {row.runs} validation run{'s' if row.runs > 1 else ''}"
     some = "at least one of them " if not row.is_by_search_runs and row.runs > 1 else ""
-    disturbed = f", {some}disturbed by other programs" if row.is_disturbed else ""
+    disturbed = f", {some}disturbed" if row.is_disturbed else ""
     return (
         f"{row.ratio:.2f}x the speed of {row.description} "
         f"({rate(row.tokens_per_s_per_gpu)} tokens/s/GPU {runs}{disturbed}; {sizes_note})"

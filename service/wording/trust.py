@@ -46,7 +46,7 @@ def trust(study: Study, stored: ResultRuns) -> tuple[Trust, ...]:
         *_undecided(result),
         *disturbances.too_busy(result),
         *kept_answer(result),
-        *disturbances.uneven_pairs(result),
+        *disturbances.uneven_pairs(result, stored),
         *_other_candidates(result, stored),
         *disturbances.disturbed_runs(result, stored),
         *disturbances.disturbed_searches(result),

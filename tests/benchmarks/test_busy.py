@@ -85,6 +85,8 @@ TRUE_SENTENCES = (
     "1.53x the speed of DDP, micro batch 1 (100 tokens/s/GPU in 7 runs; tried at no other micro batch)",
     "the machine was too busy to answer: other programs disturbed 1 of 14 runs of the final comparison and kept 1.4 CPU cores busy",
     "the machine was too busy to answer: other programs disturbed 1 of 14 runs in pairs and kept 1.4 CPU cores busy",
+    "the machine was too busy to answer: 1 of 14 runs in pairs was disturbed, as their timed windows show; by what is not known",
+    "1.53x the speed of DDP (100 tokens/s/GPU in 7 validation runs, at least one of them disturbed; the only micro batch)",
 )
 FALSE_SENTENCES = (
     "run again, too: trial 2; trial 1 was the fastest there",
@@ -101,6 +103,7 @@ FALSE_SENTENCES = (
     "1.53x the speed of DDP, micro batch 1 (111 tokens/s/GPU in 7 runs; tried at no other micro batch)",
     "checkpoint resume: passed (4 steps, 45.5 MiB saved in 0.08 s)",
     "the machine was too busy to answer: other programs disturbed 2 of 3 search runs",
+    "the machine was too busy to answer: 2 of 3 search runs were disturbed, as their timed windows show; by what is not known",
     "also run again: trial 1; trial 0 went into the pairs",
     "7 paired runs after the search (each in new processes); other programs disturbed 5 of these pairs",
     "2 of 3 search runs were disturbed by other programs: what ran there may be faster than measured",

@@ -124,7 +124,7 @@ def _strategy(zero: Section, precision: Precision, notes: list[str]) -> ZeroConf
             raise in_words(error, zero.name("")[:-1], "DeepSpeed's configuration JSON") from error
         notes += ineffective
         return strategy
-    # DeepSpeed's stage 0 has bf16 training of its own, which no other strategy shares, so speeds would not compare.
+    # DeepSpeed's stage 0 has 16-bit training of its own, which no other strategy shares, so speeds would not compare.
     if not precision.has_float32_weights:
         raise ValueError(
             f"{zero.name('stage')} (0) under precision ({precision.name!r}) trains something else in DeepSpeed 0.19.8 than "
@@ -132,8 +132,8 @@ def _strategy(zero: Section, precision: Precision, notes: list[str]) -> ZeroConf
             '{"strategy": {"kind": "ddp"}, "micro_batch": …}'
         )
     notes.append(
-        f"{zero.name('stage')} 0 is measured as PyTorch DDP: the same training in fp32 (full replicas, one all-reduce "
-        "per step), not DeepSpeed's own engine"
+        f"{zero.name('stage')} 0 is measured as PyTorch DDP: the same training in {precision.name} (full replicas, one "
+        "all-reduce per step), not DeepSpeed's own engine"
     )
     return DdpConfig(grad_sync="last")
 

@@ -41,7 +41,7 @@ def document(source: ExportSource, backends: Backends = BACKENDS) -> str:
         for line in [
             *environment.notes(source),
             "In your script:",
-            *(f"- {line}" for line in _script_lines(source, parts)),
+            *(f"- {line}" for line in (*_script_lines(source, parts), *_lost_lines(source, parts))),
         ]
     )
     return fill(
@@ -50,6 +50,37 @@ def document(source: ExportSource, backends: Backends = BACKENDS) -> str:
         start=remark(_start_command(source, parts)),
         comments=comments,
         document=yaml.safe_dump(stated, sort_keys=False).rstrip(),
+    )
+
+
+def lost(source: ExportSource, backends: Backends = BACKENDS) -> tuple[str, ...]:
+    """Notes on settings that `accelerate.yaml` and Accelerate's own options cannot express; its comments hold them, too."""
+    parts = backends[source.config.backend].accelerate(source, source.config.strategy)
+    ignored = []
+    if source.on_cpu and loss_scale.is_used(source):
+        ignored.append("precision: on CPU ranks accelerate trains no float16")
+    elif source.on_cpu and parts.ignored_on_cpu is not None:
+        ignored.append(f"backend: on CPU ranks accelerate ignores {parts.ignored_on_cpu} and trains whole replicas")
+    return (*ignored, *_lost_lines(source, parts))
+
+
+def _lost_lines(source: ExportSource, parts: AccelerateParts) -> tuple[str, ...]:
+    return (
+        *parts.lost,
+        *_lost_binding(source),
+        *context.accelerate_notes(source),
+        *common.accelerate_losses(source, source.config),
+        *offload.accelerate_losses(source),
+    )
+
+
+def _lost_binding(source: ExportSource) -> tuple[str, ...]:
+    option = environment.torchrun_binding(source)
+    # `enable_cpu_affinity` stands for `node`.
+    if not option or source.config.numa_binding == "node":
+        return ()
+    return (
+        f"numa_binding={source.config.numa_binding!r} cannot be expressed here: start the ranks by torchrun {option}",
     )
 
 
@@ -98,10 +129,6 @@ def _script_lines(source: ExportSource, parts: AccelerateParts) -> list[str]:
     lines += [
         *common.loaded_low(source),
         *parts.script_lines,
-        *context.accelerate_notes(source),
-        *common.accelerate_losses(source, config),
-    ]
-    lines += [
         *losses.accelerate_notes(source),
         *mlp_slices.accelerate_notes(source),
         *adapters.accelerate_notes(source),
@@ -112,7 +139,6 @@ def _script_lines(source: ExportSource, parts: AccelerateParts) -> list[str]:
         offloads = "offload=True" if config.activation_offload else ""
         name = "activation_checkpointing_enable" if offloads else "gradient_checkpointing_enable"
         lines += [] if parts.checkpoints else [f"model.{name}({offloads})"]
-        lines += offload.accelerate_lines(source)
     elif config.activation_checkpointing != "none":
         words = checkpointing_words(config.activation_checkpointing, config.checkpoint_every) + offload.words(source)
         instruction = "take `checkpointed`, its dependencies and its loop from train_snippet.py"

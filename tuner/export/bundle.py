@@ -7,7 +7,7 @@ from typing import NamedTuple
 from shardtune.api_schemas.studies.exports import Export, ExportFormat
 from shardtune.api_schemas.studies.study import Study
 from shardtune.api_schemas.studies.study_result import Contender
-from shardtune.tuner.export import accelerate, launch, lightning, sample_lengths, snippet, torchtitan
+from shardtune.tuner.export import accelerate, environment, launch, lightning, sample_lengths, snippet, torchtitan
 from shardtune.tuner.export.backends.registry import BACKENDS
 from shardtune.tuner.export.launchers import dstack, ray_job, skypilot, trainjob
 from shardtune.tuner.export.precision import loss_scale
@@ -53,12 +53,12 @@ def export(study: Study, contender: Contender, form: ExportFormat) -> Export:
     Raises:
         ValueError: the study has measured nothing yet, or the program that the files are for lacks the backend.
     """
-    if form == "standard":
-        source = ExportSource.of(study, contender)
-        lossy = () if study.spec.model.is_own else sample_lengths.snippet_notes(source)
-        return Export(format=form, files=files(study, contender), lossy=lossy)
     source = ExportSource.of(study, contender)
+    if form == "standard":
+        return Export(format=form, files=files(study, contender), lossy=_lost_by_standard_files(source))
+    lost_beside: tuple[str, ...] = ()
     if form in LAUNCHERS:
+        lost_beside = _lost_by_accelerate(source)
         beside = {name: text for name, text in files(study, contender).items() if name != "launch.sbatch"}
         rendered = LAUNCHERS[form].render(source, beside)
     else:
@@ -69,9 +69,21 @@ def export(study: Study, contender: Contender, form: ExportFormat) -> Export:
         format=form,
         files=beside | rendered.files,
         release=rendered.release,
-        lossy=rendered.lossy,
+        lossy=(*rendered.lossy, *lost_beside),
         lossy_config=rendered.lossy_config if rendered.lossy_config != source.config else None,
     )
+
+
+def _lost_by_standard_files(source: ExportSource) -> tuple[str, ...]:
+    """Settings that a file of the standard export cannot express. Only `launch.sh` sets the environment, and there is
+    none for a user's own code."""
+    is_own = source.study.spec.model.is_own
+    unset = environment.notes(source) if is_own else environment.unset_notes(source)
+    return (*(() if is_own else sample_lengths.snippet_notes(source)), *unset, *_lost_by_accelerate(source))
+
+
+def _lost_by_accelerate(source: ExportSource) -> tuple[str, ...]:
+    return tuple(f"accelerate.yaml: {line}" for line in accelerate.lost(source))
 
 
 def files(study: Study, contender: Contender) -> dict[str, str]:

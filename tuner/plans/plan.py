@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import date, timedelta
+from datetime import datetime
 from typing import Literal
 
 from shardtune.api_schemas.base import Band
@@ -14,7 +14,7 @@ from shardtune.api_schemas.trials.objective import Objective
 from shardtune.api_schemas.trials.plans import DateBand, ImpossibleRow, Plan, PlanRequest, PlanRow
 from shardtune.api_schemas.trials.predictions import PredictionRequest
 from shardtune.tuner.objective import available_gib
-from shardtune.tuner.plans import choices
+from shardtune.tuner.plans import choices, run_days
 from shardtune.tuner.plans.goodput import expected_goodput
 from shardtune.tuner.plans.layouts import PlanLayouts, plan_layouts
 from shardtune.tuner.plans.speeds import ConfigSpeed, KindSpeeds, speeds_of_kind
@@ -40,13 +40,14 @@ class _Kind:
     resolved: ResolvedRequest
 
 
-def plan(request: PlanRequest, today: date, objective: Objective = Objective()) -> Plan:
-    """Plan a training run over kinds and numbers of GPUs; pure, so `today` comes from the caller.
+def plan(request: PlanRequest, now: datetime, objective: Objective = Objective()) -> Plan:
+    """Plan a training run over kinds and numbers of GPUs; pure, so `now`, a moment in UTC, comes from the caller.
 
     Raises:
         ValueError: an unknown GPU or model, a deadline that has passed, or a batch that no number of GPUs divides.
     """
-    start = request.start or today
+    begins = run_days.first_moment(request.start, now)
+    start = begins.date()
     if request.deadline is not None and request.deadline <= start:
         raise ValueError(f"deadline ({request.deadline}) must be after the start ({start}); give a later day")
     kinds = [_resolve(request, name, objective) for name in dict.fromkeys(request.gpus)]
@@ -56,7 +57,7 @@ def plan(request: PlanRequest, today: date, objective: Objective = Objective()) 
     layouts = plan_layouts(first.shape, request.counts, request.gpus_per_node, first.sequence, batch)
     rows, impossible = list[PlanRow](), list[ImpossibleRow]()
     for kind in kinds:
-        for row in _rows_of_kind(request, kind, layouts, batch, start):
+        for row in _rows_of_kind(request, kind, layouts, batch, begins):
             if isinstance(row, PlanRow):
                 rows.append(row)
             else:
@@ -74,7 +75,7 @@ def plan(request: PlanRequest, today: date, objective: Objective = Objective()) 
         cheapest_in_time=choices.cheapest_in_time(rows),
         fastest_in_budget=choices.fastest_in_budget(rows) if request.budget is not None else None,
         knees=choices.knees(rows),
-        notes=_notes(request, kinds, batch),
+        notes=_notes(request, kinds, batch, begins),
     )
 
 
@@ -111,7 +112,7 @@ def _resolve(request: PlanRequest, name: str, objective: Objective) -> _Kind:
 
 
 def _rows_of_kind(
-    request: PlanRequest, kind: _Kind, layouts: PlanLayouts | None, batch: int, start: date
+    request: PlanRequest, kind: _Kind, layouts: PlanLayouts | None, batch: int, begins: datetime
 ) -> Sequence[PlanRow | ImpossibleRow]:
     if layouts is None:
         return [_impossible(kind, count, batch) for count in request.counts]
@@ -132,7 +133,7 @@ def _rows_of_kind(
             has_layout = bool((layouts.gpus == count).any())
             rows.append(_too_small(kind, count) if has_layout else _impossible(kind, count, batch))
         else:
-            rows.append(_row(request, kind, speeds, fastest, count, start))
+            rows.append(_row(request, kind, speeds, fastest, count, begins))
     return rows
 
 
@@ -151,7 +152,7 @@ def _too_small(kind: _Kind, count: int) -> ImpossibleRow:
 
 
 def _row(
-    request: PlanRequest, kind: _Kind, speeds: KindSpeeds, fastest: ConfigSpeed, count: int, start: date
+    request: PlanRequest, kind: _Kind, speeds: KindSpeeds, fastest: ConfigSpeed, count: int, begins: datetime
 ) -> PlanRow | ImpossibleRow:
     goodput = expected_goodput(request.goodput, count)
     hours = _hours(request, fastest.tokens_per_s_per_gpu, count, goodput.fraction)
@@ -180,8 +181,8 @@ def _row(
         hours=hours,
         gpu_hours=gpu_hours,
         cost=cost,
-        finish=DateBand(**{name: _after(start, value) for name, value in _ends(hours)}),
-        meets_deadline=_chance(hours, _hours_until(request, start)),
+        finish=DateBand(**{name: run_days.day_after(begins, value) for name, value in _ends(hours)}),
+        meets_deadline=_chance(hours, run_days.hours_until(request.deadline, begins)),
         within_budget=_chance(cost, request.budget) if cost is not None else None,
         extrapolated_from=fastest.anchors,
     )
@@ -207,17 +208,6 @@ def _ends(hours: Band) -> Sequence[tuple[str, float]]:
     return (("expected", hours.expected), ("earliest", hours.low), ("latest", hours.high))
 
 
-def _after(start: date, hours: float) -> date:
-    # Dates end in the year 9999.
-    most_days = (date.max - start).days
-    return start + timedelta(days=min(math.floor(hours / 24.0), most_days))
-
-
-def _hours_until(request: PlanRequest, start: date) -> float | None:
-    # The deadline is the last day on which the run may end.
-    return None if request.deadline is None else 24.0 * ((request.deadline - start).days + 1)
-
-
 def _chance(band: Band, limit: float | None) -> Literal["surely", "likely", "unlikely", "no"] | None:
     if limit is None:
         return None
@@ -228,13 +218,14 @@ def _chance(band: Band, limit: float | None) -> Literal["surely", "likely", "unl
     return "unlikely" if band.low <= limit else "no"
 
 
-def _notes(request: PlanRequest, kinds: Sequence[_Kind], batch: int) -> tuple[str, ...]:
+def _notes(request: PlanRequest, kinds: Sequence[_Kind], batch: int, begins: datetime) -> tuple[str, ...]:
     goodput = request.goodput
     notes = [
         f"{counted(batch, 'sample')} a step for every number of GPUs, as near as the ranks divide it",
         f"goodput: {goodput.overhead:.0%} over step time, {goodput.failures_per_gpu_hour:g} failures per GPU-hour, "
         f"{goodput.checkpoint_s:g} s a checkpoint, {goodput.restart_s:g} s a restart",
         "predicted or projected, unless a row says that you measured it; bands are 90 %",
+        f"days are those of UTC, and the run starts on {begins.date()} at {begins:%H:%M}",
         "layouts are not compiled and compute the loss of all logits, with AdamW; `predict` ranks the others, too",
     ]
     if request.network is not None:

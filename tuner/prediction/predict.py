@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from shardtune.api_schemas.base import GIB
+from shardtune.api_schemas.base import GIB, Bound
 from shardtune.api_schemas.machines.hardware import Cluster, MeasuredHardware
 from shardtune.api_schemas.strategies import (
     TrialConfig,
@@ -45,7 +45,7 @@ from shardtune.tuner.prediction.evaluation import Evaluation, evaluate, machine
 from shardtune.tuner.prediction.footprint import peak_memory
 from shardtune.tuner.prediction.footprint.peak import MOMENTS, SOURCES
 from shardtune.tuner.prediction.model_shape import ModelShape
-from shardtune.tuner.prediction.throughput import bounding_resources
+from shardtune.tuner.prediction.throughput import StepTable, resource_seconds
 
 _UNPACKING_SIGMA = 0.25
 """Additional standard deviation of the logarithm of a predicted speed if weights are in 4 bits. The kernel that unpacks
@@ -227,6 +227,7 @@ def _predict_speed(
     rate = _at(result.tokens, index) / seconds
     # No published run says how fast 4-bit weights are unpacked; trials on this hardware do.
     is_unchecked = shape.packed_parameters > 0 and not fit.rows
+    fractions = _resource_fractions(result.step, parts, index)
     spread = np.exp(BAND_DEVIATIONS * np.hypot(fit.sigma, _UNPACKING_SIGMA if is_unchecked else 0.0))
     return SpeedPrediction(
         tokens_per_s_per_gpu=rate,
@@ -235,7 +236,8 @@ def _predict_speed(
         step_time_s=seconds,
         mfu=rate * shape.model_flops_per_token(workload.attended_length) / peak if peak else None,
         exposed_communication_fraction=parts["communication"] / seconds,
-        bound_by=bounding_resources(parts, _at(result.step.network_bound, index))[0],
+        bound_by=next(iter(fractions)),
+        resource_fractions=fractions,
         parts_s=parts,
         calibrated_on=fit.rows,
     )
@@ -248,6 +250,22 @@ def _padding(workload: Workload, cluster: Cluster, config: TrialConfig) -> dict[
         return {}
     split = config.split(workload.global_batch, cluster.world_size)
     return {"padding_fraction": padding_of(plan, split).padding_fraction}
+
+
+def _resource_fractions(step: StepTable, parts: dict[str, float], index: int) -> dict[Bound, float]:
+    """Fraction of the step by the resource that takes it, largest first: the first is the bottleneck."""
+    # Communication is bound by the slowest link: the network where a group spans nodes.
+    network = _at(step.network_bound, index) > 0
+    seconds = {
+        _over_network(name) if network else name: float(value) for name, value in resource_seconds(parts).items()
+    }
+    largest_first = sorted(seconds.items(), key=lambda resource: -resource[1])
+    total = sum(seconds.values())
+    return {name: value / total for name, value in largest_first if value > 0}
+
+
+def _over_network(name: Bound) -> Bound:
+    return "network" if name == "intra-node link" else name
 
 
 def _cheapest_change(

@@ -44,7 +44,9 @@ Prices = Annotated[
 ]
 PriceFile = Annotated[Path | None, typer.Option(help="JSON file of such prices by kind.")]
 Money = Annotated[float | None, typer.Option(help="Money that the run may cost.")]
-FirstDay = Annotated[str | None, typer.Option(metavar="DAY", help="First day of the run (default: today, UTC).")]
+FirstDay = Annotated[
+    str | None, typer.Option(metavar="DAY", help="First day (UTC) of the run (default: it starts now).")
+]
 LastDay = Annotated[str | None, typer.Option(metavar="DAY", help="Last day on which the run may end.")]
 BatchOfRun = Annotated[
     int | None, typer.Option(min=1, help="Samples per step (default: the study's, or by the run's FLOPs).")

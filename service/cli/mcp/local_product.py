@@ -79,7 +79,7 @@ def _predictor(state_dir: Path) -> Callable[[PredictionRequest], PredictionTable
 
 
 def _plan(request: PlanRequest) -> Plan:
-    return plan(_with_config(request), datetime.now(UTC).date())
+    return plan(_with_config(request), datetime.now(UTC))
 
 
 def _diagnose_folder(folder: Path) -> Diagnosis:

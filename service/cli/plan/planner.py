@@ -31,7 +31,7 @@ def make_plan(values: dict[str, Any]) -> Plan:
     """
     try:
         request = PlanRequest.model_validate(values)
-        return planning.plan(request, datetime.now(UTC).date())
+        return planning.plan(request, datetime.now(UTC))
     except ValidationError as error:
         raise InputError(*(_line(dict(entry)) for entry in error.errors())) from None
     except ArithmeticError:

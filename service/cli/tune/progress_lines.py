@@ -167,8 +167,7 @@ class LineView:
 
 
 def _disturbed_attempts(trials: Sequence[Trial]) -> Iterator[tuple[Trial, Run, Attempt]]:
-    """Yield each attempt of a run that is repeated because other programs disturbed it, together with its trial and
-    run."""
+    """Yield each attempt of a run that is repeated because it was disturbed, together with its trial and run."""
     for trial in trials:
         for run in trial.runs:
             for attempt in run.attempts:

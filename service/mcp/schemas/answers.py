@@ -44,7 +44,10 @@ class PredictedConfig(ShownConfig):
     fits: Verdict
     """Whether the predicted memory, with its band, lies within the capacity. With `may fit`, only a run can decide."""
     bound_by: Bound | None
-    """Part of the machine that limits the step."""
+    """Resource that takes the largest part of the step."""
+    resource_fractions: dict[Bound, float] = Field(examples=[{"compute": 0.66, "offload to the host": 0.2}])
+    """Predicted fraction of the step by the resource that it needs, largest first; empty if the GPU's rates are
+    unknown."""
     mfu: Figure | None
     """Model FLOPs utilisation."""
 
@@ -139,7 +142,7 @@ class ExplainConfigAnswer(JobAnswer):
     """Predicted speed of the fastest configuration divided by that of this one."""
     differences: dict[str, tuple[JsonValue, JsonValue]]
     """Knobs in which the fastest configuration differs from this one, each with this configuration's and the fastest
-    one's value."""
+    one's value; null if a strategy has no such knob. A knob that only one strategy has is left out at its default."""
 
 
 class PlanChoice(Schema):

@@ -114,7 +114,7 @@ class PlanArguments(Schema):
     budget: float | None = None
     """Money that the run may cost."""
     start: date | None = None
-    """Day on which the run starts; null: today."""
+    """Day (UTC) on which the run starts, at midnight; null: now."""
     deadline: date | None = None
     """Last day on which the run may end."""
     sequence_length: int | None = None

@@ -47,7 +47,7 @@ FAILURES = {
     "node_lost": "one of its hosts was lost",
     "device": "its device is faulty",
     "suspect": "implausible measurement",
-    "disturbed": "disturbed by other programs",
+    "disturbed": "disturbed",
     "setup": "could not be started",
 }
 _TO_FIT = "Sharding (ZeRO, FSDP), more ranks, checkpointing or a smaller micro batch need less memory. The search tries them by itself."

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.studies.study import Study
 from shardtune.api_schemas.studies.study_result import Contender, StudyResult, Verdict
-from shardtune.service.studies.changes import shares, user_file
-from shardtune.service.studies.changes.shares import SettingChange, SpeedOf
+from shardtune.service.studies.changes import effects, user_file
+from shardtune.service.studies.changes.effects import SettingChange, SpeedOf
 from shardtune.service.studies.changes.user_file import UserFile
 from shardtune.tuner.export.quoting import remark
 
@@ -22,7 +22,7 @@ def changes_page(
     today, best = result.baseline, result.best
     if today.config == best.config:
         return None
-    changes = shares.changes_of(today.config, best.config, search_speeds, predicted)
+    changes = effects.changes_of(today.config, best.config, search_speeds, predicted)
     lines = [
         f"# Changes: {remark(today.description)} → {remark(best.description)}",
         "",
@@ -30,7 +30,7 @@ def changes_page(
         "",
         *_table(changes, "today" if _is_own(study, result) else "baseline"),
         "",
-        *_legend(changes),
+        *_legend(changes, result),
         *_own_file(study, today, best),
     ]
     return "\n".join(lines) + "\n"
@@ -56,15 +56,25 @@ def _speedup_sentence(result: StudyResult) -> str:
 def _table(changes: Sequence[SettingChange], before: str) -> list[str]:
     """Table of the changes. `before` is the title of the column with the baseline's values."""
     rows = [
-        f"| setting | {before} | recommended | effect | share of the gain | known from |",
-        "|---|---|---|---|---|---|",
+        f"| setting | {before} | recommended | effect | known from |",
+        "|---|---|---|---|---|",
     ]
     return rows + [
         f"| `{change.name}` | {_value(change.before)} | {_value(change.after)} | "
-        f"{'–' if change.factor is None else f'{change.factor:.2f}x'} | "
-        f"{'–' if change.share is None else f'{change.share:.0%}'} | {change.origin} |"
+        f"{'–' if change.factor is None else f'{change.factor:.2f}x'} | {_origin(change)} |"
         for change in changes
     ]
+
+
+def _origin(change: SettingChange) -> str:
+    """Describe how the effect of a change is known, and in which configuration."""
+    match change.base:
+        case "baseline":
+            return f"{change.origin}, added alone to the baseline"
+        case "recommended":
+            return f"{change.origin}, removed alone from the recommended configuration"
+        case None:
+            return change.origin
 
 
 def _value(value: object) -> str:
@@ -73,21 +83,39 @@ def _value(value: object) -> str:
     return "–" if value is None else remark(str(value)).replace("|", "\\|")
 
 
-def _legend(changes: Sequence[SettingChange]) -> list[str]:
+def _legend(changes: Sequence[SettingChange], result: StudyResult) -> list[str]:
     origins = {
         "measured": "- measured: two undisturbed search runs differ in this setting alone (one run each).",
         "predicted": "- predicted: how much slower the recommended configuration should be without the change. No "
         "undisturbed run tested it alone.",
+        "unknown": "- unknown: no undisturbed run tested this setting alone, and its effect cannot be predicted.",
     }
     found = {change.origin for change in changes}
     lines = [
+        "- effect: speed with this change divided by the speed without it; all other settings are equal.",
         *(text for origin, text in origins.items() if origin in found),
-        "- Effects need not multiply to the gain above, which paired runs measured. Shares divide the product of the effects, by "
-        "logarithms.",
+        *(f"- {text}" for text in (_combination(changes, result),) if text),
     ]
     if any(change.name == "backend" for change in changes):
         lines += ["", "`backend` stands for all settings of the strategy, which change together."]
     return lines
+
+
+def _combination(changes: Sequence[SettingChange], result: StudyResult) -> str:
+    """Say how the effects relate to the gain of all changes together; empty if there is nothing to relate."""
+    gain = None if result.speedup is None else f"{result.speedup.value:.2f}x"
+    if len(changes) == 1:
+        return (
+            ""
+            if gain is None
+            else f"Paired runs measured the gain above, {gain}, which is more certain than this effect."
+        )
+    rule = "Effects do not combine exactly, since each change also alters what the others are worth"
+    product = effects.product_of(changes)
+    if product is None:
+        return f"{rule}."
+    measured = "" if gain is None else f"; paired runs measured {gain} for all changes together"
+    return f"{rule}. Their product is {product:.2f}x{measured}."
 
 
 def _own_file(study: Study, today: Contender, best: Contender) -> list[str]:

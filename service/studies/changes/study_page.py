@@ -33,7 +33,7 @@ def changes_page_of(context: Context, session: Session, row: StudyRow, study: St
 
 def comparable_speeds(observed: Iterable[Observation]) -> dict[TrialConfig, float]:
     """Return the speeds of the search runs that measure the effect of a setting beside each other: complete runs that
-    no other program disturbed.
+    were not disturbed.
     """
     # A quiet run beside a disturbed one would show the load of the machine as the effect of a setting.
     return {

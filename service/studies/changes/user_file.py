@@ -13,7 +13,7 @@ from shardtune.api_schemas.strategies import TrialConfig, ZeroConfig
 from shardtune.api_schemas.strategies.training_arguments import strategy_arguments
 from shardtune.api_schemas.studies.study import Study
 from shardtune.api_schemas.studies.study_result import Contender
-from shardtune.service.studies.changes import shares
+from shardtune.service.studies.changes import effects
 from shardtune.tuner.baseline import accelerate as accelerate_files
 from shardtune.tuner.baseline import tools
 from shardtune.tuner.baseline import training_arguments as trainer_files
@@ -79,7 +79,7 @@ def _settings_outside(today: Contender, best: Contender, render: Render) -> tupl
     """Return those of the changed settings that the format of the user's file cannot express, because the file's
     content is the same with and without them.
     """
-    units = shares.knobs_by_change(flatten(today.config), flatten(best.config))
+    units = effects.knobs_by_change(flatten(today.config), flatten(best.config))
     return tuple(name for name, knobs in units.items() if not _is_held(today, best, knobs, render))
 
 
@@ -88,7 +88,7 @@ def _is_held(today: Contender, best: Contender, knobs: Sequence[str], render: Re
     true if neither configuration is legal with these knobs replaced, since nothing is known then.
     """
     for base, other in ((best, today), (today, best)):
-        config = shares.with_settings_of(base.config, other.config, knobs)
+        config = effects.with_settings_of(base.config, other.config, knobs)
         if config is None or config == base.config:
             continue
         try:

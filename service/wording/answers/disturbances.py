@@ -1,24 +1,30 @@
-"""Reasons to doubt a result because of its machine: other programs took CPU cores, or GPUs lowered their clocks."""
+"""Reasons to doubt a result because of its machine: other programs took CPU cores, runs were disturbed for an unknown
+reason, or GPUs lowered their clocks."""
+
+from collections.abc import Sequence
 
 from shardtune.api_schemas.formatting import counted
 from shardtune.api_schemas.machines.conditions import program_names
 from shardtune.api_schemas.studies.study_result import Contender, StudyResult
 from shardtune.api_schemas.studies.verdicts import BusyMachine
+from shardtune.api_schemas.trials.measurements import Measurement
 from shardtune.service.wording import study_words
 from shardtune.service.wording.answers.trust_line import TOO_BUSY, Trust, part_of
 from shardtune.service.wording.result_runs import ResultRuns
 from shardtune.tuner.verdict import disturbance
+
+_NOT_ALIKE = "their two runs were not disturbed alike"
 
 
 def busy_cause(busy: BusyMachine) -> str:
     """Describe in words, without numbers of runs, why a machine was too busy for an answer and which programs took its
     cores."""
     runs = "the runs that decide" if busy.rests_on == "pairs" else "the runs of the search"
-    text = f"the machine was too busy to answer: other programs disturbed {runs}"
     if busy.foreign_cpu_cores is None:
-        return text
+        return f"the machine was too busy to answer: {runs} were disturbed; by what is not known"
     named = program_names(busy.programs) or "no process of theirs is visible to the worker"
-    return f"{text} and kept {busy.foreign_cpu_cores:.1f} CPU cores busy ({named})"
+    cores = f"kept {busy.foreign_cpu_cores:.1f} CPU cores busy ({named})"
+    return f"the machine was too busy to answer: other programs disturbed {runs} and {cores}"
 
 
 def too_busy(result: StudyResult) -> list[Trust]:
@@ -27,18 +33,19 @@ def too_busy(result: StudyResult) -> list[Trust]:
     return [Trust("bad", busy.describe(), busy_cause(busy), TOO_BUSY)] if busy is not None else []
 
 
-def uneven_pairs(result: StudyResult) -> list[Trust]:
-    """Return remarks about disturbed pairs of runs: how many were left out, because other programs left the two runs
-    unequal numbers of cores, and how many runs count although other programs disturbed them."""
+def uneven_pairs(result: StudyResult, stored: ResultRuns) -> list[Trust]:
+    """Return remarks about disturbed pairs of runs: how many were left out, because their two runs were not disturbed
+    alike, and how many runs count although other programs disturbed them."""
     comparison = result.final_comparison
     if comparison is None:
         return []
     reasons = []
     if comparison.uneven_pairs:
         pairs = "1 more pair was" if comparison.uneven_pairs == 1 else f"{comparison.uneven_pairs} more pairs were"
-        reasons.append(
-            Trust("quiet", f"{pairs} left out, because other programs left the two runs unequal numbers of cores")
-        )
+        runs_of_pairs = [run for side in compared_sides(result) for run in stored.runs_of(side.trial_number)]
+        is_load = _are_disturbed_by_programs(runs_of_pairs)
+        why = "other programs left the two runs unequal numbers of cores" if is_load else _NOT_ALIKE
+        reasons.append(Trust("quiet", f"{pairs} left out, because {why}"))
     # The verdict `too_busy` says it itself, of all pairs.
     if comparison.disturbed_runs and result.too_busy is None:
         disturbed, runs = comparison.disturbed_runs, 2 * comparison.pairs
@@ -53,8 +60,8 @@ def uneven_pairs(result: StudyResult) -> list[Trust]:
 
 
 def disturbed_runs(result: StudyResult, stored: ResultRuns) -> list[Trust]:
-    """Warn about validation runs that were disturbed by other programs but count nevertheless, with one reason for each
-    of the two compared configurations."""
+    """Warn about validation runs that were disturbed but count nevertheless, with one reason for each of the two
+    compared configurations."""
     sides = {side.trial_number: stored.runs_of(side.trial_number) for side in compared_sides(result)}
     runs = [run for of_side in sides.values() for run in of_side]
     disturbed = sum(run.disturbed is not None for run in runs)
@@ -62,9 +69,12 @@ def disturbed_runs(result: StudyResult, stored: ResultRuns) -> list[Trust]:
     is_said = result.too_busy is not None or (comparison is not None and comparison.disturbed_runs > 0)
     # A pair whose runs had unequal load is left out: not every run that was kept counts.
     is_left_out = result.too_busy is not None or (comparison is not None and comparison.uneven_pairs > 0)
-    both = f"{part_of(disturbed, len(runs))} the validation runs count although other programs disturbed them"
+    part_of_runs = f"{part_of(disturbed, len(runs))} the validation runs"
+    is_load = _are_disturbed_by_programs(runs)
+    both = f"{part_of_runs} count although {'other programs disturbed them' if is_load else 'they were disturbed'}"
     if comparison is not None and comparison.pairs and not comparison.disturbed_runs:
-        both = f"other programs disturbed {part_of(disturbed, len(runs))} the validation runs, none in the pairs that count"
+        cause = f"other programs disturbed {part_of_runs}" if is_load else f"{part_of_runs} were disturbed"
+        both = f"{cause}, none in the pairs that count"
     reasons: list[Trust] = []
     for number, of_side in sides.items():
         causes = [run.disturbed for run in of_side if run.disturbed is not None]
@@ -76,6 +86,12 @@ def disturbed_runs(result: StudyResult, stored: ResultRuns) -> list[Trust]:
             text = f"{part} {f'{verb} disturbed' if is_left_out else f'{kept} although disturbed'}"
             reasons.append(Trust("warn", f"{text} (the last: {causes[-1]})", "" if is_said or reasons else both))
     return reasons
+
+
+def _are_disturbed_by_programs(runs: Sequence[Measurement]) -> bool:
+    """Whether some of the runs were disturbed, each of these by other programs that its worker observed."""
+    disturbed = [run for run in runs if run.disturbed is not None]
+    return bool(disturbed) and all(run.is_disturbed_by_programs for run in disturbed)
 
 
 def compared_sides(result: StudyResult) -> list[Contender]:

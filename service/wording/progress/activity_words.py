@@ -116,8 +116,8 @@ def runs_of(trials: Sequence[Trial], purpose: str, state: TrialState) -> list[tu
 
 
 def describe_busy_search(study: Study, trials: Sequence[Trial]) -> str | None:
-    """Describe how to get a verdict although other programs disturbed each search run. None if fewer runs or not all of
-    them were disturbed, before the final comparison, and once one of its runs was undisturbed."""
+    """Describe how to get a verdict although each search run was disturbed. None if fewer runs or not all of them were
+    disturbed, before the final comparison, and once one of its runs was undisturbed."""
     if study.phase is not StudyPhase.FINAL_COMPARISON:
         return None
     searched = runs_of(trials, RunPurpose.SEARCH, TrialState.COMPLETE)
@@ -125,7 +125,13 @@ def describe_busy_search(study: Study, trials: Sequence[Trial]) -> str | None:
     compared = [run.measurement for _, run in validation_runs(study, trials) if run.measurement]
     if len(measured) < _FEWEST_BUSY or any(run.disturbed is None for run in (*measured, *compared)):
         return None
-    seen = (measured + compared)[-1].conditions
+    last = (measured + compared)[-1]
+    if not last.is_disturbed_by_programs:
+        return (
+            f"all {len(measured)} search runs were disturbed, and only undisturbed runs can confirm an answer: by what is not "
+            f"known (the last run: {last.disturbed}); use a machine that runs nothing else"
+        )
+    seen = last.conditions
     named = program_names(seen.foreign_programs) if seen is not None else ""
     programs = f"other programs ({named})" if named else "other programs"
     # The remedy first: the table of a narrow terminal cuts the end of a line.

@@ -46,7 +46,7 @@ class RunCounts:
     """Mean seconds of the complete search runs of trials that are no seeds, without their repeated attempts; None
     before the first one is complete."""
     repeats_per_run: float = 0.0
-    """Mean number of attempts of a complete search run that other programs disturbed."""
+    """Mean number of attempts of a complete search run that were disturbed."""
 
 
 def count_runs(study: Study, trials: Sequence[Trial]) -> RunCounts:

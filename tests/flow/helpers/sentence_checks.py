@@ -331,7 +331,7 @@ _CHECKS: dict[str, Callable[[Rows, re.Match[str]], bool]] = {
     r"(; the spread is large)?": _paired_runs,
     r"measured in (?P<runs>one run|\d+ runs), (without paired runs|(?P<no_pair>and no pair .* was completed))": _unpaired,
     r"measured in (?P<runs>one run|\d+ runs), and no pair .* had unequal load": _only_uneven,
-    r"the machine was too busy to answer: other programs disturbed (?P<disturbed>\d+) of (?P<count>\d+) "
+    r"the machine was too busy to answer: (?:other programs disturbed )?(?P<disturbed>\d+) of (?P<count>\d+) "
     r"(?P<kind>runs in pairs|search runs).*; an answer takes (?P<missing>a new study|\d+ more runs?|.* \(\d+ runs\)) on a "
     r"quiet machine": _too_busy,
     r"the machine was too busy to compare again after the study was extended, so its confirmed answer stays: "
@@ -356,7 +356,7 @@ _CHECKS: dict[str, Callable[[Rows, re.Match[str]], bool]] = {
     r"only one configuration was measured, so no other confirms its losses": _only_one,
     r"no trial of another backend was measured in full, so none confirms its losses": _only_backend,
     r"(?P<ratio>[\d.]+)x the speed of (?P<name>.*) \((?P<speed>[\d,.]+) tokens/s/GPU "
-    r"(?P<kind>by search runs|in \d+ validation runs?)(?P<disturbed>, (?:at least one of them )?disturbed by other programs)?; .*\)": _against_default,
+    r"(?P<kind>by search runs|in \d+ validation runs?)(?P<disturbed>, (?:at least one of them )?disturbed)?; .*\)": _against_default,
     r"baseline: .*, the fastest documented default \((?P<how>.*)\)": _default_note,
     r"trial (?P<trial>\d+) reached at most (?P<percent>\d+%) of the baseline's speed in (?P<count>\d+) pairs? .*": _far_behind,
     r"too few pairs for an interval: (?P<count>\d+) of at least 7(; (?P<lost>\d+) blocks? did not count.*)?": _too_few,

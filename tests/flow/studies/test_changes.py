@@ -6,8 +6,8 @@ from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.studies.study_result import Speedup, StudyResult, Verdict
 from shardtune.api_schemas.trials.trial import TrialOrigin, TrialState
 from shardtune.service.studies.changes import user_file
+from shardtune.service.studies.changes.effects import changes_of, product_of
 from shardtune.service.studies.changes.page import changes_page
-from shardtune.service.studies.changes.shares import changes_of
 from shardtune.service.studies.changes.study_page import comparable_speeds
 from shardtune.tuner.history import Observation
 from tests.support.service.scenarios import create
@@ -46,7 +46,7 @@ def test_a_diff_of_the_users_deepspeed_json_names_changed_lines(quick_client):
     page = exported(quick_client, baseline=DEEPSPEED, space=ZERO, workload=workload)["changes.md"]
     assert "## In your DeepSpeed JSON" in page and "```diff" in page
     assert '-  "train_micro_batch_size_per_gpu": 1' in page
-    assert "| setting | today |" in page and "| share of the gain |" in page and "micro_batch" in page
+    assert "| setting | today | recommended | effect | known from |" in page and "micro_batch" in page
 
 
 @pytest.mark.parametrize("name", ["gradient_checkpointing", "activation_checkpointing"])
@@ -106,12 +106,42 @@ def test_runs_that_differ_in_one_setting_measure_it_and_the_rest_is_predicted():
         "micro_batch": (1.5, "measured"),
         "activation_checkpointing": (round(160 / 150, 3), "measured"),
     }
-    assert sum(change.share for change in measured) == pytest.approx(1)
+    assert [(change.name, change.base) for change in measured] == [
+        ("micro_batch", "baseline"), ("activation_checkpointing", "recommended"),
+    ]  # fmt: skip
+    assert product_of(measured) == pytest.approx(1.6)
     speeds.pop(config(micro_batch=4))
     predicted = changes_of(today, best, speeds, {best: 300.0, config(micro_batch=4): 200.0}.get)
     origins = {change.name: change.origin for change in predicted}
     assert origins == {"activation_checkpointing": "predicted", "micro_batch": "unknown"}
-    assert all(change.share is None for change in predicted), "no share without the whole"
+    assert product_of(predicted) is None, "no product without every factor"
+
+
+def page_of(speeds, predicted=lambda _: None, speedup=None):
+    """`changes.md` of a study whose winner has another micro batch and full checkpointing."""
+    sides = (contender_of(config()), contender_of(config(micro_batch=4, activation_checkpointing="full")))
+    result = StudyResult(baseline=sides[0], best=sides[1], speedup=speedup, verdict=Verdict.CONFIRMED)
+    return changes_page(study_of(), result, speeds, predicted)
+
+
+def test_effects_that_do_not_multiply_to_the_gain_are_stated_as_such():
+    today, middle, best = config(), config(micro_batch=4), config(micro_batch=4, activation_checkpointing="full")
+    gain = Speedup(value=1.2, ci95=(1.1, 1.3), pairs=7)
+    page = page_of({today: 100.0, middle: 180.0, best: 120.0}, speedup=gain)
+    assert "| `micro_batch` | 1 | 4 | 1.80x | measured, added alone to the baseline |" in page
+    assert "| 0.67x | measured, removed alone from the recommended configuration |" in page
+    assert "Their product is 1.20x; paired runs measured 1.20x for all changes together." in page
+    assert "%" not in page.replace("95 %", ""), "a share of a gain that effects do not sum to"
+    unknown = page_of({today: 100.0, middle: 180.0}, speedup=gain)
+    assert "- unknown: no undisturbed run tested this setting alone" in unknown and "product" not in unknown
+
+
+def test_each_predicted_effect_is_marked_and_never_called_measured():
+    best = config(micro_batch=4, activation_checkpointing="full")
+    page = page_of({}, {best: 300.0, config(micro_batch=4): 200.0, config(activation_checkpointing="full"): 100.0}.get)
+    assert page.count("predicted, removed alone from the recommended configuration |") == 2
+    assert "measured" not in page.split("- effect")[0].split("Together")[1].partition("\n")[2]
+    assert "Their product is 4.50x." in page
 
 
 def test_only_undisturbed_runs_that_were_timed_in_full_measure_a_change():

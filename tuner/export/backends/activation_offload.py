@@ -42,14 +42,14 @@ def accelerate_section(source: ExportSource) -> dict[str, bool]:
     return {"fsdp_activation_checkpointing_offload": True} if is_whole else {}
 
 
-def accelerate_lines(source: ExportSource) -> list[str]:
-    """Notes for the user's script under Accelerate on activation offload, where each block is checkpointed whole; empty
-    without the offload."""
-    if not source.config.activation_offload:
-        return []
+def accelerate_losses(source: ExportSource) -> tuple[str, ...]:
+    """Note on what Accelerate lacks of activation offload, where each block is checkpointed whole; empty without the
+    offload."""
+    if not source.config.activation_offload or not source.config.checkpoints_whole_blocks:
+        return ()
     if isinstance(source.config.strategy, Fsdp1Config):
-        return [f"{_WORDS}: Accelerate has it for FSDP2 alone; see {source.shown_in}"]
-    return [_ON_ONE_STREAM.format("Accelerate")]
+        return (f"activation_offload ({_WORDS}): Accelerate has it for FSDP2 alone; see {source.shown_in}",)
+    return (_ON_ONE_STREAM.format("Accelerate"),)
 
 
 def in_trainer(config: TrialConfig, *, has_mesh: bool = False) -> bool:

@@ -63,10 +63,11 @@ def _options(source: ExportSource, strategy: DdpConfig) -> dict[str, Any]:
 def _accelerate(source: ExportSource, strategy: DdpConfig) -> AccelerateParts:
     options = {**_options(source, strategy), "broadcast_buffers": False}
     lines = [f"kwargs_handlers=[DistributedDataParallelKwargs({keywords(options)})]"]
-    if source.casts_weights:
-        dtype = source.workload.precision.compute_dtype
-        lines.append(f"Accelerate's autocast keeps norms and softmax in float32; the trial computed them in {dtype}")
-    return AccelerateParts(script_lines=tuple(lines), reduces_every=common.reduces_every(source, strategy.grad_sync))
+    return AccelerateParts(
+        script_lines=tuple(lines),
+        lost=common.autocast_differs(source, "Accelerate"),
+        reduces_every=common.reduces_every(source, strategy.grad_sync),
+    )
 
 
 def _training_arguments(source: ExportSource, strategy: DdpConfig) -> ConsumerParts:

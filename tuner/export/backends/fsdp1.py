@@ -67,14 +67,16 @@ def _accelerate(source: ExportSource, strategy: Fsdp1Config) -> AccelerateParts:
         lines.append("FullyShardedDataParallelPlugin(limit_all_gathers=False)")
     precision, autocast = common.accelerate_autocast(source)
     lines += autocast
+    lost = []
     if strategy.sharding_strategy in HYBRID and strategy.dp_shard != source.cluster.gpus_per_node:
-        lines.append(
-            f"groups of {strategy.dp_shard} ranks shard here, Accelerate shards within a node: see {source.shown_in}"
-        )
+        axes = f"dp_replicate={strategy.dp_replicate}, dp_shard={strategy.dp_shard}"
+        groups = f"groups of {strategy.dp_shard} ranks sharded"
+        lost.append(f"{axes}: {groups} in the trial, Accelerate shards within a node: see {source.shown_in}")
     section = strategy.to_accelerate(source.model_summary.block_class) | common.fsdp_checkpointing(source)
     return AccelerateParts(
         values={"distributed_type": "FSDP", **precision, "fsdp_config": section},
         script_lines=tuple(lines),
+        lost=tuple(lost),
         reduces_every=common.reduces_every(source, strategy.grad_sync),
         checkpoints=True,
         ignored_on_cpu="FSDP",

@@ -169,14 +169,7 @@ def _accelerate(source: ExportSource, strategy: Fsdp2Config) -> AccelerateParts:
             f"torch.{dtype}, torch.float32, torch.{dtype})): Accelerate alone reduces gradients in {dtype}"
         )
     precision, autocast = common.accelerate_autocast(source)
-    lines += [*autocast, *tensor.accelerate_notes(source), *pipeline.accelerate_notes(source)]
-    lines += experts.accelerate_notes(source)
-    if pipeline.has_stages(source):
-        several = f" with pipeline_virtual_stages={strategy.pipeline_virtual_stages}"
-        lines.append(f"pipeline_schedule={strategy.pipeline_schedule!r}{several}: see {source.shown_in}")
-    lines += common.accelerate_losses(source, strategy)
-    if not isinstance(strategy.reshard_after_forward, bool):
-        lines.append(f"reshard_after_forward={strategy.reshard_after_forward} is true here, which Accelerate can say")
+    lines += autocast
     values: dict[str, Any] = {
         "distributed_type": "FSDP",
         **precision,
@@ -189,7 +182,19 @@ def _accelerate(source: ExportSource, strategy: Fsdp2Config) -> AccelerateParts:
             "parallelism_config_dp_replicate_size": strategy.dp_replicate,
             "parallelism_config_dp_shard_size": strategy.dp_shard,
         }
-    return AccelerateParts(values, tuple(lines), checkpoints=True, ignored_on_cpu="FSDP")
+    lost = _lost_by_accelerate(source, strategy)
+    return AccelerateParts(values, tuple(lines), lost, checkpoints=True, ignored_on_cpu="FSDP")
+
+
+def _lost_by_accelerate(source: ExportSource, strategy: Fsdp2Config) -> tuple[str, ...]:
+    lines = [*tensor.accelerate_notes(source), *pipeline.accelerate_notes(source), *experts.accelerate_notes(source)]
+    if pipeline.has_stages(source):
+        several = f" with pipeline_virtual_stages={strategy.pipeline_virtual_stages}"
+        lines.append(f"pipeline_schedule={strategy.pipeline_schedule!r}{several}: see {source.shown_in}")
+    lines += common.accelerate_losses(source, strategy)
+    if _reshards_to_groups(strategy):
+        lines.append(f"reshard_after_forward={strategy.reshard_after_forward} is true here, which Accelerate can say")
+    return tuple(lines)
 
 
 def _training_arguments(source: ExportSource, strategy: Fsdp2Config) -> ConsumerParts:

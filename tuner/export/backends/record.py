@@ -47,6 +47,8 @@ class AccelerateParts:
     """Fields of `accelerate.yaml` by name; None removes a field."""
     script_lines: tuple[str, ...] = ()
     """Notes on changes that the user's script needs to train as measured."""
+    lost: tuple[str, ...] = ()
+    """Notes on settings that neither the file nor Accelerate's options can express."""
     accumulates: bool = True
     """Whether the script's `Accelerator` accumulates and clips gradients; otherwise the backend's own configuration
     does."""

@@ -92,20 +92,26 @@ def step_times(
     )
 
 
+def resource_seconds(parts: Mapping[str, Array | float]) -> dict[Bound, Array | float]:
+    """Seconds of a step by the resource that takes them; communication stands under the link within a node."""
+    return {
+        "compute": parts["matmul"] + parts["vector_matmul"] + parts["attention"],
+        "memory bandwidth": parts["elementwise"] + parts["step"],
+        "host launches": parts["launch"] + parts["backend"],
+        "intra-node link": parts["communication"],
+        "offload to the host": parts["offload"],
+    }
+
+
 def bounding_resources(parts: Mapping[str, Array | float], network_bound: Array | float) -> list[Bound]:
     """Name for each step the resource that takes its largest part: the bottleneck. `network_bound`: above 0 where
     collectives cross nodes."""
-    resources: tuple[tuple[Bound, Array | float], ...] = (
-        ("compute", parts["matmul"] + parts["vector_matmul"] + parts["attention"]),
-        ("memory bandwidth", parts["elementwise"] + parts["step"]),
-        ("host launches", parts["launch"] + parts["backend"]),
-        ("intra-node link", parts["communication"]),
-        ("host link", parts["offload"]),
-    )
+    resources = resource_seconds(parts)
     *seconds, network = np.broadcast_arrays(
-        *(np.atleast_1d(part) for _, part in resources), np.atleast_1d(network_bound)
+        *(np.atleast_1d(part) for part in resources.values()), np.atleast_1d(network_bound)
     )
-    largest = [resources[index][0] for index in np.argmax(seconds, axis=0)]
+    names = list(resources)
+    largest = [names[index] for index in np.argmax(seconds, axis=0)]
     # Communication is bound by the slowest link: the network where a group spans nodes.
     return [
         "network" if name == "intra-node link" and crosses > 0 else name

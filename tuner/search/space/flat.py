@@ -1,5 +1,6 @@
 """Conversion of a configuration to a flat table of knob values and back."""
 
+from collections.abc import Sequence
 from functools import lru_cache
 from operator import attrgetter
 
@@ -41,6 +42,35 @@ def unflatten(table: Flat) -> TrialConfig:
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"]) or str(table["backend"])
         raise ValueError(f"{field} ({first['input']!r}): {first['msg']}; change or drop that limit") from None
+
+
+def differing_knobs(configs: Sequence[TrialConfig]) -> dict[str, tuple[KnobValue | None, ...]]:
+    """Return the knobs in which configurations differ, with the value of each configuration; None if its backend has no
+    such knob.
+
+    A knob that only some of the backends have differs if two of them set it differently, or if it has another value
+    than its default, such as offload. A default of one backend says nothing beyond the backend's name.
+    """
+    tables = [flatten(config) for config in configs]
+    defaults = [_defaults(config.strategy) for config in configs]
+    differing = {}
+    for name in dict.fromkeys(name for table in tables for name in table):
+        # In Python True == 1.
+        values = {repr(table[name]) for table in tables if name in table}
+        pairs = zip(tables, defaults, strict=True)
+        is_set = any(name in table and repr(table[name]) != repr(default.get(name)) for table, default in pairs)
+        if len(values) > 1 or (is_set and any(name not in table for table in tables)):
+            differing[name] = tuple(table.get(name) for table in tables)
+    return differing
+
+
+def _defaults(strategy: Strategy) -> Flat:
+    """Defaults of the knobs that only this strategy's backend has, without the knobs that have no default."""
+    fields = type(strategy).model_fields
+    required = {name for name, field in fields.items() if field.is_required()}
+    # Unchecked: a value that the strategy's own validators require may not suit the defaults of the others.
+    plain = type(strategy).model_construct(**{name: getattr(strategy, name) for name in required})
+    return {name: value for name, value in _own_knobs(plain).items() if name not in required}
 
 
 # Most configurations of a search share their strategy with others.

@@ -32,13 +32,13 @@ def setbacks(session: Session, study: Study, points: Sequence[TrialPoint]) -> tu
     ]
     pruned = study.trials.get(TrialState.PRUNED, 0)
     repeats = leases.count_attempts_by_end(session, study.study_id, AttemptEnd.DISTURBED)
-    disturbed, by = _disturbed_searches(study, points), disturbers(study)
+    disturbed = _disturbed_searches(study, points)
     compared = trial_points.count_disturbed_validation_runs(session, study.study_id)
     others = (
         Setback("quiet", pruned, "ended early: cannot become the fastest", f"?state={TrialState.PRUNED.value}"),
         Setback("warn", disturbed, f"search {_runs(disturbed)} counted although disturbed"),
         Setback("warn", compared, f"validation {_runs(compared)} kept although disturbed"),
-        Setback("warn", repeats, f"{_runs(repeats)} discarded and repeated, because {by} disturbed them"),
+        Setback("warn", repeats, discarded_text(repeats)),
         Setback("quiet", study.rejected, "rejected before they ran: predicted to need more memory than available"),
     )
     return (*failures, *(setback for setback in others if setback.number))
@@ -76,9 +76,11 @@ def _disturbed_searches(study: Study, points: Sequence[TrialPoint]) -> int:
     return sum(point.disturbed is not None for point in points if point.state.is_feasible)
 
 
-def disturbers(study: Study) -> str:
-    """Return what may have disturbed a run that was discarded: a GPU whose clocks were lowered makes it run again, too."""
-    return "other programs" if study.cluster.device == "cpu" else "other programs or lowered GPU clocks"
+def discarded_text(number: int) -> str:
+    """Say that disturbed runs were discarded and repeated. It names no cause: other programs, lowered GPU clocks and an
+    unexplained spread of a run's timed windows all make it run again."""
+    pages = "its trial's page says" if number == 1 else "their trials' pages say"
+    return f"{_runs(number)} discarded and repeated, because of a disturbance; {pages} which"
 
 
 def _runs(number: int) -> str:

@@ -109,6 +109,21 @@ def test_files_of_other_programs_are_explained_as_they_are(ask):
     assert rejected.is_error and "sequence_length and global_batch" in text(rejected)
 
 
+def test_offload_is_named_among_the_differences_and_the_limits_of_the_step(ask):
+    file = {
+        "train_micro_batch_size_per_gpu": 1,
+        "train_batch_size": 64,
+        "bf16": {"enabled": True},
+        "zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"}, "offload_param": {"device": "cpu"}},
+    }
+    answer = ask("explain_config", **JOB, config=file, sequence_length=4096, global_batch=64).structured_content
+    assert answer["differences"]["offload_optimizer"][0] == answer["differences"]["offload_param"][0] == "cpu"
+    assert "offload to the host (" in answer["summary"].split("limited by")[1]
+    fractions = answer["configuration"]["resource_fractions"]
+    assert fractions["offload to the host"] > 0.1 and sum(fractions.values()) == pytest.approx(1.0, abs=0.01)
+    assert next(iter(fractions)) == answer["configuration"]["bound_by"]
+
+
 def test_what_does_not_fit_comes_with_the_smallest_change(ask):
     answer = ask("explain_config", **JOB, config={"strategy": {"kind": "ddp"}, "micro_batch": 4}).structured_content
     assert answer["configuration"]["fits"] == "does not fit" and answer["configuration"]["cheapest_change"]

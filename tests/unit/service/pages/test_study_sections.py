@@ -20,7 +20,7 @@ from shardtune.service.pages.views.best import StudyLine
 from shardtune.service.pages.views.freshness import StudyFreshness
 from shardtune.service.pages.views.home.target_card import target_card
 from shardtune.service.pages.views.recommendation import LatestRetune, Recommended
-from shardtune.service.pages.views.study_sections.failures import disturbers, lacks_host_memory, least_needed_gib
+from shardtune.service.pages.views.study_sections.failures import discarded_text, lacks_host_memory, least_needed_gib
 from shardtune.service.pages.views.study_sections.next_step import NextStep, next_step
 from shardtune.service.pages.views.study_sections.no_answer import no_answer
 from shardtune.service.pages.views.study_sections.recommendation_box import recommendation_box
@@ -216,11 +216,11 @@ def test_trials_are_not_offered_where_the_search_would_not_go_on(budget: Budget,
     assert step_of(raised).fields == (("add_trials", "10"),)
 
 
-def test_a_gpu_that_was_throttled_is_not_blamed_on_other_programs() -> None:
-    study = answered(KEPT)
-    on_gpu = study.model_copy(update={"cluster": study.cluster.model_copy(update={"device": "cuda"})})
-    on_cpu = study.model_copy(update={"cluster": study.cluster.model_copy(update={"device": "cpu"})})
-    assert disturbers(on_gpu) == "other programs or lowered GPU clocks" and disturbers(on_cpu) == "other programs"
+@pytest.mark.parametrize("number", [1, 3])
+def test_discarded_runs_of_any_cause_are_not_blamed_on_other_programs(number: int) -> None:
+    text = discarded_text(number)
+    assert "program" not in text and text.endswith("page says which" if number == 1 else "pages say which")
+    assert words.FAILURES["disturbed"] == "disturbed"
 
 
 def test_pairs_that_whole_steps_contradict_are_run_again_with_whole_steps() -> None:

@@ -116,9 +116,11 @@ def test_no_time_is_left_known_while_pairs_run_again(complete: int) -> None:
     assert time_left.estimate(comparing(18), RunCounts(8, 5.0, complete, 10.0), 99.0) == ""
 
 
-def searched(disturbed: str | None) -> Trial:
+def searched(disturbed: str | None, cores_left: float | None = 1.4) -> Trial:
     seen = Conditions(foreign_cpu_cores=0.6, foreign_programs=(ProgramLoad(name="chrome", cores=0.6),))
-    measured = measurement(1000.0).model_copy(update={"disturbed": disturbed, "conditions": seen})
+    seen = seen if cores_left is not None else Conditions()
+    marks = {"disturbed": disturbed, "conditions": seen, "cores_left": cores_left}
+    measured = measurement(1000.0).model_copy(update=marks)
     run = Run(run_id="s", purpose="search", state=TrialState.COMPLETE, measurement=measured)
     return with_validation_runs(0)[0].model_copy(update={"runs": (run,)})
 
@@ -138,3 +140,10 @@ def test_a_comparison_after_a_wholly_disturbed_search_says_how_to_get_a_verdict(
     advice = "end other programs (chrome on 0.6 cores) now, or begin again with --wait-for-quiet: they disturbed all 3 "
     assert advice in shown(busy, busy, busy)
     assert "can confirm" not in shown(busy, busy, busy, searched(None)) + shown(busy, busy)
+
+
+def test_a_search_that_an_unknown_cause_disturbed_blames_no_programs() -> None:
+    spread = searched("its timed windows lie apart by ±30% of the step time", None)
+    advice = activity_words.describe_busy_search(comparing(18), (spread, spread, spread))
+    assert advice is not None and "programs" not in advice
+    assert "by what is not known (the last run: its timed windows lie apart by ±30% of the step time)" in advice

@@ -163,7 +163,7 @@ def test_disturbed_runs_that_count_are_told_of_both_sides() -> None:
 
 
 def test_disturbed_runs_of_pairs_that_were_left_out_are_not_said_to_count() -> None:
-    quiet, busy = measurement(1.0), measurement(1.0).model_copy(update={"disturbed": CAUSE})
+    quiet, busy = measurement(1.0), measurement(1.0).model_copy(update={"disturbed": CAUSE, "cores_left": 0.6})
     stored = ResultRuns((), {3: (busy, quiet, quiet), 0: (quiet, quiet, quiet)})
     left_out = DISTURBED.model_copy(update={"disturbed_pairs": 0, "disturbed_runs": 0})
     answer = result(RATIOS, final_comparison=left_out)
@@ -171,6 +171,37 @@ def test_disturbed_runs_of_pairs_that_were_left_out_are_not_said_to_count() -> N
     (reason,) = [reason for reason in reasons if CAUSE in reason.text]
     assert reason.text == f"1 of the 3 validation runs of trial 3 was disturbed (the last: {CAUSE})"
     assert reason.shown == "other programs disturbed some of the validation runs, none in the pairs that count"
+    texts = story(answer, stored)
+    assert "2 more pairs were left out, because other programs left the two runs unequal numbers of cores" in texts
+
+
+SPREAD = "its timed windows lie apart by ±30% of the step time"
+
+
+@pytest.mark.parametrize("uneven", [0, 2])
+def test_runs_that_an_unknown_cause_disturbed_are_not_blamed_on_other_programs(uneven: int) -> None:
+    """A worker in a container sees no other program; then only the spread of a run shows a disturbance."""
+    quiet, apart = measurement(1.0), measurement(1.0).model_copy(update={"disturbed": SPREAD})
+    left_out = DISTURBED.model_copy(update={"disturbed_pairs": 0, "disturbed_runs": 0, "uneven_pairs": uneven})
+    answer = result(RATIOS, final_comparison=left_out)
+    stored = ResultRuns((), {3: (apart, quiet, quiet), 0: (quiet, apart, quiet)})
+    reasons = trust(study_of().model_copy(update={"result": answer}), stored)
+    assert not [reason for reason in reasons if "other programs" in reason.text + reason.shown]
+    assert "some of the validation runs were disturbed, none in the pairs that count" in [r.shown for r in reasons]
+    why = "2 more pairs were left out, because their two runs were not disturbed alike"
+    assert (why in [reason.text for reason in reasons]) == bool(uneven)
+
+
+@pytest.mark.parametrize(("number", "verb"), [(1, "was"), (8, "were")])
+def test_a_machine_on_which_no_program_was_seen_is_busy_with_what_is_not_known(number: int, verb: str) -> None:
+    unseen = BUSY.model_copy(update={"foreign_cpu_cores": None, "programs": (), "disturbed_runs": number})
+    assert busy_cause(unseen) == (
+        "the machine was too busy to answer: the runs that decide were disturbed; by what is not known"
+    )
+    assert unseen.describe() == (
+        f"the machine was too busy to answer: {number} of 10 runs in pairs {verb} disturbed, as their timed windows show; by "
+        "what is not known; an answer takes 3 more pairs (6 runs) on a quiet machine"
+    )
 
 
 def test_a_search_with_one_configuration_is_in_the_singular() -> None:

@@ -1,6 +1,7 @@
 """A user's DeepSpeed JSON as a baseline: read as DeepSpeed reads it, rejected where it trains something else."""
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -163,6 +164,38 @@ def test_stage_0_is_ddp_where_it_trains_the_same_and_rejected_where_not() -> Non
     assert any("DDP" in note for note in notes)
     with pytest.raises(ValueError, match="trains something else"):
         resolve({**BF16_ON, "zero_optimization": {"stage": 0}}, BF16, TWO_RANKS)
+
+
+def precision_switches(name: str) -> dict[str, Any]:
+    """Section of a DeepSpeed JSON that states a precision."""
+    states = {"bf16_master_weights_and_grads": True, "bf16_optimizer_states": True}
+    autocast = {"enabled": True, "dtype": "bfloat16", "lower_precision_safe_modules": []}
+    sections: dict[str, dict[str, Any]] = {
+        "bf16-mixed": BF16_ON,
+        "bf16-true": {"bf16": {"enabled": True, **states}},
+        "bf16-autocast": {"torch_autocast": autocast},
+        "fp16-mixed": {"fp16": {"enabled": True}},
+        "fp32": {},
+    }
+    return sections[name]
+
+
+def test_the_reference_names_the_precisions_in_which_stage_0_is_measured_and_rejected() -> None:
+    measured, rejected = [], []
+    for name, precision in PRECISIONS.items():
+        workload = Workload(sequence_length=64, global_batch=16, precision=precision)
+        try:
+            _, notes = resolve_with_notes(precision_switches(name), workload, TWO_RANKS)
+        except ValueError as error:
+            assert "trains something else" in str(error), name
+            rejected.append(name)
+        else:
+            assert any(f"the same training in {name} (" in note for note in notes)
+            measured.append(name)
+    page = (Path(__file__).parents[4] / "docs/reference/baseline-files.md").read_text()
+    (row,) = (line for line in page.splitlines() if line.startswith("| stage 0"))
+    named = [re.findall(r"`([\w-]+)`", part.partition("under")[2]) for part in row.split(";")]
+    assert [set(names) for names in named] == [set(measured), set(rejected)]
 
 
 def test_keys_without_effect_are_listed_and_logging_is_not() -> None:

@@ -1,7 +1,7 @@
 """Plans of training runs: rows, bands, choices, goodput and what is refused."""
 
 import time
-from datetime import date
+from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -20,7 +20,7 @@ from shardtune.tuner.prediction import catalogue, prediction_request
 from shardtune.tuner.prediction.predict import predict
 from shardtune.tuner.prediction.shapes.config_shape import from_config
 
-TODAY = date(2026, 11, 25)
+NOW = datetime(2026, 11, 25, tzinfo=UTC)
 
 
 def request(**values: Any) -> PlanRequest:
@@ -33,7 +33,7 @@ def request(**values: Any) -> PlanRequest:
 
 
 def test_each_row_is_consistent_and_has_a_band_for_every_figure() -> None:
-    result = plan(request(deadline="2027-03-01", budget=1e5), TODAY)
+    result = plan(request(deadline="2027-03-01", budget=1e5), NOW)
     assert [(row.gpu, row.gpus) for row in result.rows] == [(gpu, n) for gpu in ("h100", "h200") for n in (8, 64, 256)]
     for row in result.rows:
         for band in (row.tokens_per_s_per_gpu, row.hours, row.gpu_hours, row.cost):
@@ -46,7 +46,7 @@ def test_each_row_is_consistent_and_has_a_band_for_every_figure() -> None:
 
 
 def test_the_planned_configuration_is_legal_and_as_fast_as_predict_says() -> None:
-    result = plan(request(counts=[8, 64], global_batch=1024), TODAY)
+    result = plan(request(counts=[8, 64], global_batch=1024), NOW)
     shape = from_config(preset("llama-3.1-8b").config)
     for row in result.rows:
         cluster = catalogue.parse_cluster(f"{row.gpus // 8}x8x{catalogue.find(row.gpu).name}")
@@ -59,18 +59,18 @@ def test_the_planned_configuration_is_legal_and_as_fast_as_predict_says() -> Non
 
 
 def test_the_cheapest_row_meets_the_deadline_and_the_fastest_the_budget() -> None:
-    result = plan(request(deadline="2026-12-10", budget=4e4), TODAY)
+    result = plan(request(deadline="2026-12-10", budget=4e4), NOW)
     in_time = [row for row in result.rows if row.meets_deadline in ("surely", "likely")]
     assert result.cheapest_in_time in in_time and 0 < len(in_time) < len(result.rows)
     assert result.cheapest_in_time.cost.expected == min(row.cost.expected for row in in_time)
     assert result.fastest_in_budget is None or result.fastest_in_budget.cost.expected <= 4e4
-    rich = plan(request(budget=1e9), TODAY).fastest_in_budget
+    rich = plan(request(budget=1e9), NOW).fastest_in_budget
     assert rich is not None and rich.hours.expected == min(row.hours.expected for row in result.rows)
-    assert plan(request(deadline="2026-11-26", tokens=3e13), TODAY).cheapest_in_time is None
+    assert plan(request(deadline="2026-11-26", tokens=3e13), NOW).cheapest_in_time is None
 
 
 def test_beyond_the_knee_gpu_hours_grow_by_more_than_a_tenth() -> None:
-    result = plan(request(counts=[8 << power for power in range(9)], global_batch=2048), TODAY)
+    result = plan(request(counts=[8 << power for power in range(9)], global_batch=2048), NOW)
     for knee in result.knees:
         rows = [row for row in result.rows if row.gpu == knee.gpu]
         least = min(row.gpu_hours.expected for row in rows)
@@ -79,15 +79,15 @@ def test_beyond_the_knee_gpu_hours_grow_by_more_than_a_tenth() -> None:
 
 
 def test_a_model_that_fits_nowhere_is_refused_row_by_row_with_a_remedy() -> None:
-    result = plan(request(model="llama-2-70b", gpus=["a100-40gb"], counts=[8], prices={}), TODAY)
+    result = plan(request(model="llama-2-70b", gpus=["a100-40gb"], counts=[8], prices={}), NOW)
     assert not result.rows and "use more GPUs, or larger ones" in result.impossible[0].reason
     assert result.cheapest_in_time is None and not result.knees
 
 
 def test_a_batch_that_the_gpus_do_not_divide_is_rounded_and_reported() -> None:
-    (row,) = plan(request(gpus=["h100"], counts=[24], global_batch=1000, prices={}), TODAY).rows
+    (row,) = plan(request(gpus=["h100"], counts=[24], global_batch=1000, prices={}), NOW).rows
     assert row.global_batch % 8 == 0 and 800 <= row.global_batch <= 1250
-    few = plan(request(gpus=["h100"], counts=[512], global_batch=8, prices={}), TODAY)
+    few = plan(request(gpus=["h100"], counts=[512], global_batch=8, prices={}), NOW)
     assert "raise global_batch" in few.impossible[0].reason
 
 
@@ -97,41 +97,41 @@ def test_a_measurement_on_few_gpus_makes_larger_rows_of_its_kind_projected_and_n
         "gpu": "H100-SXM5-80GB", "gpus": 16, "config": config.model_dump(), "gradient_accumulation": 4,
         "tokens_per_s_per_gpu": 5000.0, "peak_gib": 30.0,
     }  # fmt: skip
-    result = plan(request(measurements=[measured]), TODAY)
+    result = plan(request(measurements=[measured]), NOW)
     rows = {(row.gpu, row.gpus): row for row in result.rows}
     assert [rows["h100", count].evidence for count in (8, 64, 256)] == ["predicted", "projected", "projected"]
     assert rows["h200", 64].evidence == "predicted"
     projected, predicted = rows["h100", 64], rows["h200", 64]
     assert projected.extrapolated_from == (16,)
     assert projected.hours.high / projected.hours.low < predicted.hours.high / predicted.hours.low
-    faster = plan(request(measurements=[measured | {"tokens_per_s_per_gpu": 10000.0}]), TODAY)
+    faster = plan(request(measurements=[measured | {"tokens_per_s_per_gpu": 10000.0}]), NOW)
     ratio = faster.rows[1].tokens_per_s_per_gpu.expected / projected.tokens_per_s_per_gpu.expected
     assert ratio == pytest.approx(2.0, rel=0.05)
 
 
 def test_a_row_of_the_very_measurement_is_measured_and_says_so() -> None:
     run: dict[str, Any] = {"gpus": ["h100"], "counts": [16, 32], "prices": {}, "global_batch": 128}
-    first = plan(request(**run), TODAY).rows[0]
+    first = plan(request(**run), NOW).rows[0]
     speed = 0.8 * first.tokens_per_s_per_gpu.expected
     accumulation = first.global_batch // (first.config.micro_batch * first.config.data_ranks(16))
     measured = {
         "gpu": "h100", "gpus": 16, "config": first.config.model_dump(), "gradient_accumulation": accumulation,
         "tokens_per_s_per_gpu": speed,
     }  # fmt: skip
-    same, larger = plan(request(**run, measurements=[measured]), TODAY).rows
+    same, larger = plan(request(**run, measurements=[measured]), NOW).rows
     assert (same.evidence, larger.evidence) == ("measured", "projected") and same.config == first.config
     band = same.tokens_per_s_per_gpu
     assert band.expected == pytest.approx(speed, rel=0.001) and band.low < speed < band.high
     assert same.extrapolated_from == larger.extrapolated_from == (16,)
     longer = measured | {"gradient_accumulation": accumulation + 1}
-    assert plan(request(**run, measurements=[longer]), TODAY).rows[0].evidence == "projected"
+    assert plan(request(**run, measurements=[longer]), NOW).rows[0].evidence == "projected"
 
 
 def test_a_named_network_is_used_between_nodes_and_noted_as_unchecked() -> None:
     run: dict[str, Any] = {"gpus": ["h100"], "counts": [8, 64], "prices": {}, "global_batch": 128}
-    usual, slow = (plan(request(**run, network=name), TODAY) for name in ("infiniband-ndr", "tcp-100"))
+    usual, slow = (plan(request(**run, network=name), NOW) for name in ("infiniband-ndr", "tcp-100"))
     # The catalogue assumes the network of a DGX H100.
-    assert usual.rows == plan(request(**run), TODAY).rows
+    assert usual.rows == plan(request(**run), NOW).rows
     assert slow.rows[0] == usual.rows[0]
     assert slow.rows[1].hours.expected > 1.05 * usual.rows[1].hours.expected
     assert "network (tcp-100): 12.5 GB/s a node, unchecked (one 100 Gb/s Ethernet port for each node)" in slow.notes
@@ -152,7 +152,7 @@ def test_goodput_falls_with_gpus_and_the_interval_is_young_and_dalys() -> None:
 
 
 def test_gpus_that_fail_faster_than_they_recover_never_finish() -> None:
-    result = plan(request(gpus=["h100"], counts=[256], prices={}, goodput={"failures_per_gpu_hour": 1.0}), TODAY)
+    result = plan(request(gpus=["h100"], counts=[256], prices={}, goodput={"failures_per_gpu_hour": 1.0}), NOW)
     assert not result.rows and "failures_per_gpu_hour" in result.impossible[0].reason
 
 
@@ -188,22 +188,36 @@ def test_the_batch_of_the_longest_run_is_one_that_a_workload_may_have() -> None:
     assert plans.default_batch(shape, 1e16, 8, 512) == 2**19 <= MOST_SAMPLES
 
 
+@pytest.mark.parametrize(("start", "begins"), [(None, 20), ("2026-11-25", 0), ("2026-11-26", 24)])
+def test_a_run_without_a_first_day_ends_its_hours_after_now_and_not_after_midnight(
+    start: str | None, begins: int
+) -> None:
+    evening = NOW + timedelta(hours=20)
+    result = plan(request(start=start, deadline="2026-12-10", counts=[8, 64, 256]), evening)
+    moment = NOW + timedelta(hours=begins)
+    assert result.start == moment.date() and any(f"{moment.date()} at {moment:%H:%M}" in note for note in result.notes)
+    for row in result.rows:
+        ends = [moment + timedelta(hours=hours) for hours in (row.hours.low, row.hours.expected, row.hours.high)]
+        assert [row.finish.earliest, row.finish.expected, row.finish.latest] == [end.date() for end in ends]
+        assert (row.meets_deadline in ("surely", "likely")) == (ends[1].date() <= date(2026, 12, 10))
+
+
 def test_a_deadline_in_the_past_and_an_unknown_gpu_are_rejected() -> None:
     with pytest.raises(ValueError, match=r"deadline \(2026-11-01\) must be after the start"):
-        plan(request(deadline="2026-11-01"), TODAY)
+        plan(request(deadline="2026-11-01"), NOW)
     with pytest.raises(ValueError, match="is not in the catalogue"):
-        plan(request(gpus=["h999"], prices={}), TODAY)
+        plan(request(gpus=["h999"], prices={}), NOW)
     with pytest.raises(ValueError, match=r"gpus \('H100-SXM5-80GB'\) is the same kind as h100"):
-        plan(request(gpus=["h100", "H100-SXM5-80GB"], prices={}), TODAY)
+        plan(request(gpus=["h100", "H100-SXM5-80GB"], prices={}), NOW)
 
 
 def test_five_kinds_and_twelve_counts_of_a_70b_take_about_a_second() -> None:
     kinds = ["h100", "h200", "mi300x", "a100-80gb", "b200"]
     counts = [8, 16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024]
     asked = request(model="llama-2-70b", gpus=kinds, counts=counts)
-    plan(asked, TODAY)
+    plan(asked, NOW)
     began = time.process_time()
-    result = plan(asked, TODAY)
+    result = plan(asked, NOW)
     # The CPU time of this process: the machine of the tests is shared.
     assert time.process_time() - began < 3.0
     assert len(result.rows) + len(result.impossible) == 60

@@ -126,6 +126,22 @@ def test_speed_has_an_interval_and_a_bound() -> None:
     assert sum(speed.parts_s.values()) == pytest.approx(speed.step_time_s)
 
 
+def test_the_resource_that_binds_takes_the_largest_fraction_and_offload_is_one_of_them() -> None:
+    offloaded = ZeroConfig(stage=3, offload_optimizer=Offload(device="cpu"), offload_param=Offload(device="cpu"))
+    short = Workload(sequence_length=128, global_batch=8)
+    for workload, bound in ((WORKLOAD, None), (short, "offload to the host")):
+        speed = predict(SEVEN_B, workload, CLUSTER, TrialConfig(strategy=offloaded)).speed
+        assert speed is not None
+        assert sum(speed.resource_fractions.values()) == pytest.approx(1.0)
+        assert (
+            speed.bound_by
+            == next(iter(speed.resource_fractions))
+            == max(speed.resource_fractions, key=lambda name: speed.resource_fractions[name])
+        )
+        assert speed.resource_fractions["offload to the host"] > 0.1
+        assert bound in (None, speed.bound_by)
+
+
 def test_slow_network_binds_full_sharding_and_hsdp_avoids_it() -> None:
     slow = catalogue.parse_cluster("2x4xa100-80gb").model_copy(update={"inter_node_gb_per_s": 1.0})
     workload = Workload(sequence_length=1024, global_batch=64)

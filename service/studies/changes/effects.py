@@ -11,6 +11,9 @@ from shardtune.tuner.search.space.flat import flatten, unflatten
 from shardtune.tuner.search.space.legal_values import COMMON, Flat
 
 Origin = Literal["measured", "predicted", "unknown"]
+Base = Literal["baseline", "recommended"]
+"""Configuration in which the effect of one change is known: the baseline to which the change was added, or the
+recommended configuration from which it was taken."""
 SpeedOf = Callable[[TrialConfig], float | None]
 """Function that returns the predicted speed of a configuration; None if its speed cannot be predicted."""
 
@@ -28,10 +31,8 @@ class SettingChange:
     factor: float | None
     """Speed with this change divided by the speed without it; None if unknown."""
     origin: Origin
-    share: float | None
-    """Fraction of the total speed-up that this change contributes, computed from the logarithms of the speed ratios.
-    None if a ratio is unknown, or if the changes together are no speed-up.
-    """
+    base: Base | None
+    """Configuration in which the factor is known; None if it is unknown."""
 
 
 def changes_of(
@@ -44,8 +45,6 @@ def changes_of(
     """
     units = knobs_by_change(flatten(today), flatten(best))
     effects = [(name, *_factor(today, best, names, search_speeds, predicted)) for name, names in units.items()]
-    logs = [math.log(factor) for _, factor, _ in effects if factor]
-    total = sum(logs) if len(logs) == len(effects) else 0.0
     before, after = flatten(today), flatten(best)
     changes = [
         SettingChange(
@@ -54,11 +53,17 @@ def changes_of(
             after=after.get(name),
             factor=factor,
             origin=origin,
-            share=math.log(factor) / total if factor and total > 0 else None,
+            base=base,
         )
-        for name, factor, origin in effects
+        for name, factor, origin, base in effects
     ]
     return tuple(sorted(changes, key=lambda change: -(change.factor or 0.0)))
+
+
+def product_of(changes: Sequence[SettingChange]) -> float | None:
+    """Return the product of the effects of all changes; None if the effect of one is unknown."""
+    factors = [change.factor for change in changes if change.factor is not None]
+    return math.prod(factors) if len(factors) == len(changes) else None
 
 
 def knobs_by_change(today: Flat, best: Flat) -> dict[str, Sequence[str]]:
@@ -77,17 +82,21 @@ def _factor(
     names: Sequence[str],
     search_speeds: Mapping[TrialConfig, float],
     predicted: SpeedOf,
-) -> tuple[float | None, Origin]:
-    """Return the speed ratio that one change causes, and whether the ratio was measured or predicted. It compares the
-    present configuration with and without the change, or else the recommended one.
+) -> tuple[float | None, Origin, Base | None]:
+    """Return the speed ratio that one change causes, whether the ratio was measured or predicted, and in which
+    configuration. It compares the present configuration with and without the change, or else the recommended one.
     """
     with_it, without_it = with_settings_of(today, best, names), with_settings_of(best, today, names)
-    for new, old in ((with_it, today), (best, without_it)):
+    pairs: tuple[tuple[TrialConfig | None, TrialConfig | None, Base], ...] = (
+        (with_it, today, "baseline"),
+        (best, without_it, "recommended"),
+    )
+    for new, old, base in pairs:
         if new is None or old is None or not {new, old} <= search_speeds.keys():
             continue
-        return search_speeds[new] / search_speeds[old], "measured"
+        return search_speeds[new] / search_speeds[old], "measured", base
     fast, slow = predicted(best), None if without_it is None else predicted(without_it)
-    return (fast / slow, "predicted") if fast and slow else (None, "unknown")
+    return (fast / slow, "predicted", "recommended") if fast and slow else (None, "unknown", None)
 
 
 def with_settings_of(base: TrialConfig, other: TrialConfig, names: Sequence[str]) -> TrialConfig | None:

@@ -14,7 +14,7 @@ from tests.support.requirements import missing
 DEPLOY = Path(__file__).parents[2] / "deploy"
 GANG = "kubernetes/overlays/{}/gang.yaml"
 RECOMMENDER = "kubernetes/overlays/kubeflow-recommender/recommender.yaml"
-CLIENT_CA = "kubernetes/overlays/kubeflow-recommender-client-ca/client-ca.yaml"
+CLIENT_CA = "kubernetes/overlays/kubeflow-recommender-client-ca/kustomization.yaml"
 POOL = "kubernetes/overlays/autoscaled-workers/workers.yaml"
 TYPOS = [
     ("systemd", "systemd/shardtune-worker.service", "RestartSec=", "RestartSecs="),

@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
+from shardtune.api_schemas.base import Bound
 from shardtune.api_schemas.formatting import counted
-from shardtune.api_schemas.trials.predictions import Bound, Prediction, PredictionTable, SpeedPrediction
+from shardtune.api_schemas.trials.predictions import Prediction, PredictionTable, SpeedPrediction
 from shardtune.service.mcp.configs import short_config
 from shardtune.service.mcp.schemas.answers import MemoryRow, PredictedConfig, Term
 from shardtune.service.mcp.schemas.figures import GIB, SPEED, Figure, figure, rounded

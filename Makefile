@@ -155,7 +155,7 @@ test-long: soak .venv/.ready-deploy .venv-consumers/.ready $(FINETUNING_TOOLS:%=
 		tests/conformance/test_exports_train.py tests/conformance/test_ray_export.py tests/unit/tuner/export/test_allowed_variables.py tests/benchmarks/test_busy.py \
 		tests/flow/studies tests/flow/canaries tests/flow/best tests/flow/retuning/test_challenges.py tests/flow/retuning/test_retunes.py tests/flow/schedules tests/flow/http/test_hostile.py tests/flow/http/test_conventions.py tests/flow/http/test_keys.py \
 		tests/flow/operations/test_receivers.py tests/flow/operations/test_uvicorn.py tests/flow/operations/test_webhooks.py tests/flow/operations/test_worker_rows.py tests/benchmarks/test_parallel.py tests/benchmarks/test_sweep.py tests/benchmarks/test_tracker.py tests/benchmarks/test_answer_sentences.py \
-		tests/flow/leasing/test_deadlines.py tests/flow/leasing/test_shared_hosts.py tests/flow/leasing/test_version_skew.py $(PYTEST_ARGS)
+		tests/flow/leasing/test_charges.py tests/flow/leasing/test_deadlines.py tests/flow/leasing/test_shared_hosts.py tests/flow/leasing/test_version_skew.py $(PYTEST_ARGS)
 
 check: setup
 	$(MAKE) --no-print-directory --jobs=2 --output-sync=target check-types check-imports check-style check-docs check-safety

@@ -29,7 +29,7 @@ from shardtune.api_schemas.training.models import ModelSpec
 from shardtune.api_schemas.training.workload import PRECISIONS, Workload
 from shardtune.api_schemas.trials.leases import ResumeTask, TrialTask
 from shardtune.api_schemas.trials.resume_check import ResumeMeasurement, ResumePlan
-from shardtune.tuner.verdict import checkpoint_cost
+from shardtune.tuner.verdict.winner import checkpoint_cost
 from shardtune.workers.agent.attempt import Workplace
 
 _STRATEGIES: tuple[dict[str, Any], ...] = (

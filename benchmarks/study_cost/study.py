@@ -33,9 +33,9 @@ from shardtune.tuner.prediction.calibration import Calibrations
 from shardtune.tuner.prediction.learning import ComparedRun, MeasuredTrials
 from shardtune.tuner.verdict import run_length, short_steps
 from shardtune.tuner.verdict.comparison_blocks import ValidationRun
-from shardtune.tuner.verdict.resume_check import ResumeRun
 from shardtune.tuner.verdict.run_load import RunLoad
 from shardtune.tuner.verdict.whole_steps import WHOLE_STEP_BLOCK
+from shardtune.tuner.verdict.winner.resume_check import ResumeRun
 
 _BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 _WORKER = "simulated"

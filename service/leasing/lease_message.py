@@ -21,9 +21,10 @@ from shardtune.service.process.context import Context
 from shardtune.service.workers import protocol_limits
 from shardtune.tuner.objective import available_gib
 from shardtune.tuner.projection import target_rehearsals
-from shardtune.tuner.verdict import run_length, short_steps, sustained_run
+from shardtune.tuner.verdict import run_length, short_steps
 from shardtune.tuner.verdict.recipes import configs
 from shardtune.tuner.verdict.whole_steps import WHOLE_STEP_BLOCK
+from shardtune.tuner.verdict.winner import sustained_run
 
 
 def lease(context: Context, session: Session, study: StudyRow, run: RunRow) -> Lease:

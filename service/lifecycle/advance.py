@@ -47,8 +47,8 @@ from shardtune.tuner.projection.target_rehearsals import RehearsalRun
 from shardtune.tuner.search import stopping
 from shardtune.tuner.verdict import kept_answer
 from shardtune.tuner.verdict.recipes.comparison import RecipeObservation
-from shardtune.tuner.verdict.resume_check import ResumeRun
-from shardtune.tuner.verdict.sustained_run import SustainedRun
+from shardtune.tuner.verdict.winner.resume_check import ResumeRun
+from shardtune.tuner.verdict.winner.sustained_run import SustainedRun
 
 log = logging.getLogger(__name__)
 

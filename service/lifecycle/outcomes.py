@@ -23,7 +23,8 @@ from shardtune.service.lifecycle.locked_run import LockedRun
 from shardtune.service.planning import study_plan, study_snapshot
 from shardtune.tuner import objective
 from shardtune.tuner.prediction import memory_gate
-from shardtune.tuner.verdict import disturbance, ranking, resume_check
+from shardtune.tuner.verdict import disturbance, ranking
+from shardtune.tuner.verdict.winner import resume_check
 
 log = logging.getLogger(__name__)
 

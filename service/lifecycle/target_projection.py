@@ -18,7 +18,8 @@ from shardtune.service.process.context import Context
 from shardtune.tuner.prediction import traced_shape
 from shardtune.tuner.projection.rung_test import Rung
 from shardtune.tuner.projection.target_sizes import TargetSizes
-from shardtune.tuner.verdict import contenders, resume_check
+from shardtune.tuner.verdict import contenders
+from shardtune.tuner.verdict.winner import resume_check
 
 log = logging.getLogger(__name__)
 

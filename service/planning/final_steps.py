@@ -16,9 +16,10 @@ from shardtune.service.planning.study_steps import (
     Step,
     Wait,
 )
-from shardtune.tuner.verdict import final_comparison, ranking, resume_check, run_length, sustained_run, whole_steps
+from shardtune.tuner.verdict import final_comparison, ranking, run_length, whole_steps
 from shardtune.tuner.verdict.comparison_blocks import NextRun
 from shardtune.tuner.verdict.recipes import comparison
+from shardtune.tuner.verdict.winner import resume_check, sustained_run
 
 
 def next_confirmation(snapshot: StudySnapshot, finalists: Finalists, elapsed_s: float) -> Step:

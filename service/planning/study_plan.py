@@ -24,7 +24,8 @@ from shardtune.tuner.history import Observation
 from shardtune.tuner.prediction import learning, memory_gate, traced_shape
 from shardtune.tuner.prediction.shapes import calibration_choice
 from shardtune.tuner.search import seeds, space, stopping, suggest, warm_start
-from shardtune.tuner.verdict import parity, ranking, resume_check, run_length
+from shardtune.tuner.verdict import parity, ranking, run_length
+from shardtune.tuner.verdict.winner import resume_check
 
 
 def parity_groups_so_far(history: Sequence[Observation], spec: StudySpec) -> parity.ParityGroups:

@@ -24,10 +24,10 @@ from shardtune.tuner.projection.target_rehearsals import RehearsalRun
 from shardtune.tuner.search.warm_start import WarmStart
 from shardtune.tuner.verdict.comparison_blocks import ValidationRun
 from shardtune.tuner.verdict.recipes.comparison import RecipeObservation
-from shardtune.tuner.verdict.resume_check import ResumeRun
 from shardtune.tuner.verdict.run_load import RunLoad
-from shardtune.tuner.verdict.sustained_run import SustainedRun
 from shardtune.tuner.verdict.whole_steps import WHOLE_STEP_BLOCK
+from shardtune.tuner.verdict.winner.resume_check import ResumeRun
+from shardtune.tuner.verdict.winner.sustained_run import SustainedRun
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ import pytest
 from shardtune.api_schemas.trials.failures import Failure, FailureKind
 from shardtune.api_schemas.trials.leases import ResumeTask
 from shardtune.api_schemas.trials.resume_check import ResumeMeasurement, ResumePlan
-from shardtune.tuner.verdict import resume_check
+from shardtune.tuner.verdict.winner import resume_check
 from shardtune.workers.agent import collect
 from shardtune.workers.agent.attempt import Workplace, run_attempt
 from shardtune.workers.agent.supervise import RanksEnd, RunLimits

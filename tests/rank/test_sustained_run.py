@@ -8,7 +8,7 @@ import pytest
 
 from shardtune.api_schemas.trials.leases import TrialTask
 from shardtune.api_schemas.trials.measurements import MOST_TIMES
-from shardtune.tuner.verdict import sustained_run
+from shardtune.tuner.verdict.winner import sustained_run
 from shardtune.workers.rank import main
 from shardtune.workers.rank.training.step_runs import LoopRecord
 from tests.rank.helpers.fork_server_process import HostProcess

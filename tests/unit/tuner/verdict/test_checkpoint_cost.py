@@ -3,7 +3,7 @@
 import pytest
 
 from shardtune.api_schemas.trials.resume_check import ResumeMeasurement
-from shardtune.tuner.verdict.checkpoint_cost import findings, saving_fraction
+from shardtune.tuner.verdict.winner.checkpoint_cost import findings, saving_fraction
 from tests.support.service.simulated_worker import restarted
 
 QUICK = {"write_bytes_per_s": 1e9, "read_bytes_per_s": 2e9}

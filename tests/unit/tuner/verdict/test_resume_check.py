@@ -9,8 +9,8 @@ from shardtune.api_schemas.studies.study_result import Contender, StudyResult, V
 from shardtune.api_schemas.training.workload import PRECISIONS
 from shardtune.api_schemas.trials.failures import FailureKind
 from shardtune.api_schemas.trials.trial import TrialState
-from shardtune.tuner.verdict import resume_check
-from shardtune.tuner.verdict.resume_check import ResumeRun
+from shardtune.tuner.verdict.winner import resume_check
+from shardtune.tuner.verdict.winner.resume_check import ResumeRun
 from tests.support.service.simulated_worker import SPEC, failure, restarted
 
 STANDING_ANSWER = Contender(

@@ -17,9 +17,9 @@ from shardtune.api_schemas.trials.measurements import Measurement
 from shardtune.api_schemas.trials.short_steps import ShortStepTimes
 from shardtune.api_schemas.trials.trial import TrialState
 from shardtune.tuner.history import Observation
-from shardtune.tuner.verdict import sustained_run
 from shardtune.tuner.verdict.contenders import contender
-from shardtune.tuner.verdict.sustained_run import StudySpent, SustainedRun, SustainedRunDue
+from shardtune.tuner.verdict.winner import sustained_run
+from shardtune.tuner.verdict.winner.sustained_run import StudySpent, SustainedRun, SustainedRunDue
 from tests.support.values.synthetic_studies import CPU, study_of
 from tests.support.values.tuner_inputs import WORKLOAD, complete, gpus, measured
 

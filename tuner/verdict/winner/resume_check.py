@@ -13,7 +13,8 @@ from shardtune.api_schemas.trials.failures import Failure, FailureKind
 from shardtune.api_schemas.trials.resume_check import ResumeCheck, ResumeMeasurement, ResumeOutcome
 from shardtune.api_schemas.trials.trial import TrialState
 from shardtune.tuner import objective
-from shardtune.tuner.verdict import checkpoint_cost, parity
+from shardtune.tuner.verdict import parity
+from shardtune.tuner.verdict.winner import checkpoint_cost
 
 _ADAMW = AdamW()
 _UNFIT = {

@@ -1,0 +1,1 @@
+"""Runs of a study's winner after the verdict: the resume check and the sustained run."""

@@ -25,6 +25,8 @@ _Rows = TypeVar("_Rows")
 _UNAUTHORIZED = 401
 LATER = (429, 503)
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 10.0
+_SHORTEST_PAUSE_S = 0.1
+"""Pause before a request is repeated where the response asks for none (`Retry-After: 0`), so that patience has an end."""
 _TIMEOUT_S = 30.0
 
 
@@ -245,5 +247,5 @@ def _pause_s(response: httpx.Response, attempt: int) -> float:
     # Jitter: clients that were rejected together must not return together.
     retry_after = response.headers.get("retry-after", "")
     if retry_after.isdecimal():
-        return int(retry_after) * random.uniform(1.0, 1.25)
+        return max(_SHORTEST_PAUSE_S, int(retry_after) * random.uniform(1.0, 1.25))
     return min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2.0**attempt) * random.uniform(0.5, 1.0)

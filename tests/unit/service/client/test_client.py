@@ -58,6 +58,14 @@ def test_patience_has_an_end(status, headers):
     assert rejected.value.status == status and len(answers.got) == 1
 
 
+def test_a_client_without_patience_repeats_nothing_where_no_pause_is_asked_for():
+    """A webhook's thread would ask a proxy that answers `Retry-After: 0` again and again, without end."""
+    answers = Answers(later(503, **{"retry-after": "0"}), httpx.Response(200, json={}))
+    with pytest.raises(ServiceRejected, match="come again"):
+        answers.client(patience_s=0).check_ready()
+    assert len(answers.got) == 1
+
+
 def test_other_rejections_are_not_repeated():
     for status in (400, 409, 422, 500):
         answers = Answers(later(status, **{"retry-after": "0"}))

@@ -78,6 +78,11 @@ def _translate(fields: TrainerFields, ranks: int) -> None:
         values["optim"], fields.names["optim"] = values.pop("optimizer"), "optimizer"
     if (task := values.pop("task_type", None)) not in (None, "causal_lm"):
         raise ValueError(f"baseline.task_type ({task!r:.60}) is trained by no trial; use causal_lm, or drop it")
+    # Others are losses of embeddings and rerankers, or of a plugin.
+    if (loss := values.pop("loss_type", None)) not in (None, "cross_entropy"):
+        raise ValueError(
+            f"baseline.loss_type ({loss!r:.60}) changes what is trained, which no trial does; use cross_entropy, or drop it"
+        )
     _translate_fsdp(values)
 
 

@@ -110,6 +110,7 @@ def test_axolotls_own_lora_kernels_are_noted_where_they_run_by_default() -> None
         (SWIFT | {"trainable_parameters_regex": "lm_head"}, "baseline.trainable_parameters_regex trains a part"),
         (SWIFT | {"optimizer": "galore"}, r"baseline.optimizer \('galore'\), but the workload trains with AdamW"),
         (SWIFT | {"task_type": "seq_cls"}, r"baseline.task_type \('seq_cls'\)"),
+        (SWIFT | {"loss_type": "infonce"}, r"baseline.loss_type \('infonce'\) changes what is trained, .*; use cross_entropy"),
         (SWIFT | {"torch_dtype": "float32"}, r"baseline.torch_dtype \('float32'\) means fp16 in ms-swift"),
         (SWIFT | {"torch_dtype": "float32", "fp16": False}, r"baseline.bf16 \(by torch_dtype float32\) \(false\), but"),
         (SWIFT | {"torch_dtype": "float16"}, r"baseline.torch_dtype \('float16'\) is no dtype"),
@@ -132,6 +133,7 @@ def test_the_same_keys_switched_off_are_accepted_without_a_note() -> None:
     off: dict[str, Any] = {"rl": None, "relora": False, "lora_modules_to_save": [], "lora_mlp_kernel": False}
     off["use_dft"] = False
     assert not [key for key in off if key in notes_of(AXOLOTL | off)]
+    assert "loss_type" not in notes_of(SWIFT | {"loss_type": "cross_entropy"})
     assert "additional_target" not in notes_of(
         FACTORY | {"stage": "sft", "use_galore": "false", "additional_target": None}
     )

@@ -35,7 +35,8 @@ _BAD_XIDS = _BROKEN_XIDS | _NVLINK5_XIDS | {63, 92, 94, 157, 159, 160, 161, 167,
 high rate of corrected errors, contained ECC, memory that cannot be retired, CHI, retired channels, and errors of PCIe, SEC2,
 C2C and memory for which the catalogue names no action (names: `nverror.h` of driver 595).
 
-Other Xids are faults of a program (13, 31, 43, 45, 109 …) or notices (154, 162 to 166, 168, 170, 174, 176).
+Other Xids are faults of a program (13, 31, 43, 45, 109 …) or notices (154, 162 to 166, 168, 170, 174, 176). NVIDIA does not agree
+with itself on 109 (timeout of a context switch): a program's fault in its device plugin for Kubernetes, a reset in the catalogue.
 """
 _RECOVERY_ACTIONS = {
     1: "reset it (`nvidia-smi --gpu-reset`)",

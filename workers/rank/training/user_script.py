@@ -214,7 +214,8 @@ def run_profile(task: ModelSummaryTask, folder: Path, progress: trial_dir.Progre
 
 def _work_as_progress(progress: trial_dir.ProgressFile) -> contextlib.AbstractContextManager[None]:
     """Context in which a script's work counts as progress. It loads data and weights before its first report, perhaps
-    for longer than a run may go without progress; a script that hangs does no work."""
+    for longer than a run may go without progress. A script that hangs does no work, except one that waits for a GPU:
+    CUDA spins meanwhile by default, so that only the deadline ends it."""
     return progress.refreshed_by_work(Progress(phase="building"), ActivityMeter().has_worked)
 
 

@@ -148,9 +148,11 @@ def _with_other_recipe(resolved: ResolvedRequest) -> Iterator[tuple[str, Resolve
         except ValueError:
             continue
         request = resolved.request.model_copy(update={"optimizer": changed.optimizer})
-        words = (
-            f'train something else, {changed.optimizer.title} ("consider": ["{name}"] in a study compares its losses)'
-        )
+        # Not `consider`: a study compares recipes with its answer, and has none where nothing fits.
+        stated = {"optimizer": name}
+        if changed.precision != workload.precision:
+            stated["precision"] = changed.precision.name
+        words = f'train something else, {changed.optimizer.title} ("workload": {json.dumps(stated)})'
         yield words, replace(resolved, precision=changed.precision, request=request)
 
 

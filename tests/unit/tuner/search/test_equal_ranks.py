@@ -75,7 +75,8 @@ def test_a_recipe_that_would_fit_is_the_last_remedy_and_trains_something_else() 
     small = {"gpu": "NVIDIA H100 80GB HBM3", "gpus_per_node": 1, "memory_gib": 22, "host_memory_gib": 100}
     asked: dict[str, object] = {"model": "llama-3.2-1b", "cluster": small, "sequence_length": 1024, "global_batch": 8}
     asked["space"] = SpaceLimits(backends=("ddp",))
-    said = 'train something else, AdamW with stochastic rounding ("consider": ["adamw-bf16"] in a study compares its losses)'
+    stated = '{"optimizer": "adamw-bf16", "precision": "bf16-true"}'
+    said = f'train something else, AdamW with stochastic rounding ("workload": {stated})'
     remedies = predicted(**asked).levers
     assert remedies[-1].startswith(f"{said}: DDP") and not any(line.startswith("train") for line in remedies[:-1])
     assert predicted(**asked, precision="bf16-true", optimizer="adamw-bf16").levers == ()

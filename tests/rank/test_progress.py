@@ -1,6 +1,7 @@
 """Progress notes of a rank during long phases, and the arithmetic of its figures."""
 
 import contextlib
+import errno
 import gc
 import importlib
 import json
@@ -131,6 +132,26 @@ def test_work_of_another_rank_is_progress_once_rank_0_has_written(
             stamps.add((tmp_path / "progress.json").stat().st_mtime_ns)
             time.sleep(0.005)
     assert Progress.model_validate_json((tmp_path / "progress.json").read_text()) == written
+
+
+def test_progress_goes_on_after_a_moment_in_which_no_file_can_be_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Work is read from files of all processes, which fails where a script has as many files open as it may."""
+    monkeypatch.setattr(trial_dir, "_TICK_S", 0.01)
+    calls: list[int] = []
+
+    def has_worked() -> bool:
+        calls.append(1)
+        if len(calls) == 1:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return True
+
+    with trial_dir.ProgressFile(tmp_path, rank=0).refreshed_by_work(Progress(phase="building"), has_worked):
+        until_s = time.monotonic() + 20
+        while len(calls) < 3 and time.monotonic() < until_s:
+            time.sleep(0.005)
+    assert len(calls) >= 3
 
 
 def test_the_user_s_own_model_may_take_long_to_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ import contextlib
 import os
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -93,7 +94,11 @@ def _repeated(act: Callable[[], None]) -> Iterator[None]:
 
     def act_repeatedly() -> None:
         while not over.wait(_TICK_S):
-            act()
+            try:
+                act()
+            # Such as a full disk, or a script that has as many files open as it may: later calls may succeed.
+            except OSError:
+                traceback.print_exc()
 
     ticker = threading.Thread(target=act_repeatedly, name="progress", daemon=True)
     ticker.start()

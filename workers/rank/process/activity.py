@@ -17,7 +17,7 @@ _IO = Path("/proc/self/io")
 
 class ActivityMeter:
     """Meter that says whether this process or a process below it has worked. One thread must make all calls, because
-    the work of this thread does not count."""
+    the work of this thread does not count. It cannot run while a call keeps Python's interpreter lock."""
 
     def __init__(self) -> None:
         self._last: _Reading | None = None

@@ -69,6 +69,13 @@ def test_a_confirmed_answer_outlasts_an_undecided_extension(quick_client, extend
     assert history["decisions"][0]["note"] == "extended, and the new comparison was undecided"
 
 
+def test_the_winner_of_the_undecided_comparison_is_not_checked_as_it_is_no_answer(quick_client, extended):
+    _, study_id, before, _ = extended
+    trials = read(quick_client, study_id, "/trials")["trials"]
+    checked = [trial["number"] for trial in trials for run in trial["runs"] if run["purpose"] == "resume_check"]
+    assert checked == [before["best"]["trial_number"]]
+
+
 def test_the_page_says_that_the_newest_comparison_was_undecided(quick_client, extended):
     _, study_id, *_ = extended
     page = quick_client.get(f"/studies/{study_id}").text

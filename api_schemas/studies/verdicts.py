@@ -145,7 +145,8 @@ class SustainedSpeed(Schema):
     """Speed of the configuration in the comparison, in tokens per second and GPU; the same as in `best`."""
     lowest_tokens_per_s_per_gpu: float | None = Field(default=None, examples=[12050.0])
     """Lower end of the interval in which one more run like those of the comparison lies with a probability of 95 %
-    (Student's prediction interval of the runs' speeds). None with fewer than two such runs."""
+    (Student's prediction interval of the runs' speeds). None with fewer than two such runs, and if none of them ran on
+    the worker of the sustained run."""
     tokens_per_s_per_gpu: float | None = None
     """Sustained speed in tokens per second and GPU: the mean over the second half of the timed steps."""
     duration_s: float | None = Field(default=None, examples=[121.4])

@@ -124,6 +124,7 @@ def _time_sustained(snapshot: StudySnapshot, result: StudyResult, elapsed_s: flo
         snapshot.sustained_runs,
         spent,
         has_worker=snapshot.has_sustained_worker,
+        compared_on={run.worker for run in snapshot.validation_runs if run.trial == number},
     )
     if isinstance(sustained, sustained_run.SustainedRunDue):
         return NewSustainedRun(number)

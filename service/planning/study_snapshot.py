@@ -259,7 +259,7 @@ def _resume_run(run: RunRow) -> ResumeRun:
 
 def _sustained_run(run: RunRow) -> SustainedRun:
     assert run.trial is not None
-    return SustainedRun(run.trial.number, run.state, run.measurement, run.failure)
+    return SustainedRun(run.trial.number, run.state, run.measurement, run.failure, run.worker_id or "")
 
 
 def _rehearsal_run(run: RunRow) -> RehearsalRun:

@@ -1,4 +1,4 @@
-"""What an answer says of its sustained run: no cause that was not observed, and no remedy for another cause."""
+"""Words about a sustained run: no cause that was not observed, and no remedy for another cause."""
 
 from typing import Any
 

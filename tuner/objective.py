@@ -47,11 +47,11 @@ def over_limit_failure(measurement: Measurement, cluster: Cluster, objective: Ob
         ("reserved memory", memory.peak_reserved_gib),
         ("allocated memory", memory.peak_allocated_gib),
     ]
-    if (
-        failure := allocator_retry_failure(
-            memory.allocator_retries, memory.allocator_ooms, f"over {len(measurement.losses)} steps"
-        )
-    ) is not None:
+    # A report has no more than the first losses of a long run.
+    counted = len(measurement.trajectory) + measurement.warmup_steps + measurement.measured_steps
+    period = f"over {max(counted, len(measurement.losses))} steps"
+    failure = allocator_retry_failure(memory.allocator_retries, memory.allocator_ooms, period)
+    if failure is not None:
         return failure.model_copy(update={"peak_allocated_gib": memory.peak_allocated_gib})
     limit = available_gib(cluster, objective)
     for label, used in figures:

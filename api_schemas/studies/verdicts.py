@@ -145,7 +145,8 @@ class SustainedSpeed(Schema):
     """Speed of the configuration in the comparison, in tokens per second and GPU; the same as in `best`."""
     lowest_tokens_per_s_per_gpu: float | None = Field(default=None, examples=[12050.0])
     """Lower end of the interval in which one more run like those of the comparison lies with a probability of 95 %
-    (Student's prediction interval of the runs' speeds). None with fewer than two such runs."""
+    (Student's prediction interval of the runs' speeds). None with fewer than two such runs, and if none of them ran on
+    the worker of the sustained run."""
     tokens_per_s_per_gpu: float | None = None
     """Sustained speed in tokens per second and GPU: the mean over the second half of the timed steps."""
     duration_s: float | None = Field(default=None, examples=[121.4])
@@ -154,9 +155,10 @@ class SustainedSpeed(Schema):
     """Number of timed steps."""
     is_slower: bool = Field(default=False, examples=[False])
     """Whether the sustained speed is below `lowest_tokens_per_s_per_gpu`, so that chance alone does not explain it.
-    False if other programs disturbed the run."""
+    False if the run was disturbed."""
     is_disturbed: bool = False
-    """Whether other programs disturbed the sustained run, which then says little about clocks."""
+    """Whether the sustained run was disturbed, as other runs may be: by other programs or, if the worker could not observe
+    them, as the spread of its timed windows shows. It then says little about clocks."""
     sm_clock_mhz: float | None = Field(default=None, examples=[1605.0])
     """Mean clock of the slowest GPU's multiprocessors in the sustained run, in MHz."""
     compared_sm_clock_mhz: float | None = Field(default=None, examples=[1710.0])

@@ -130,7 +130,8 @@ class Measurement(Schema):
     """Measurements of each host; empty with a single host."""
     trajectory: tuple[StepRecord, ...] = Field(max_length=MOST_RECORDS)
     losses: tuple[float, ...] = Field(max_length=MOST_TIMES)
-    """Loss of each recorded step in order, beginning with the steps of `trajectory`."""
+    """Loss of each recorded step in order, beginning with the steps of `trajectory`; only the first 5,000 of a longer
+    run."""
     gradient_accumulation: int = Field(ge=1, le=MOST_SAMPLES)
     elapsed_s: float = Field(ge=0, le=1e9)
     """Seconds from the launch of the ranks to the exit of the last one."""

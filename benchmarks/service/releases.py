@@ -75,16 +75,17 @@ def checkout(commit: str, folder: Path) -> Release:
 
 
 def former_release() -> str:
-    """Newest commit before the newest migration whose replicas can go on with that migration's schema."""
-    newest = max((_ROOT / _VERSIONS).glob("0*.py")).name
+    """Oldest code whose replicas can go on with the newest migration's schema: that of the commit before the migration,
+    or that of its own commit if it allows no older code."""
+    newest = max((_ROOT / _VERSIONS).glob("0*.py"))
     # A migration that is not committed yet has no such commit: then everything committed is older.
-    added = _added(f"{_VERSIONS}/{newest}")
+    added = _added(f"{_VERSIONS}/{newest.name}")
     first = _added(_COMPATIBILITY)
     if first is None:
         raise ValueError("the repository's history does not reach the schema's compatibility; name a commit by --older")
     if added is None:
         return "HEAD"
-    return first if added == first else f"{added}^"
+    return added if f'oldest_code = "{newest.stem}"' in newest.read_text() else f"{added}^"
 
 
 def _added(path: str) -> str | None:

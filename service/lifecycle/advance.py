@@ -218,17 +218,13 @@ def _trial(session: Session, study: StudyRow, number: int) -> TrialRow:
     return row
 
 
-def _new_result(session: Session, study: StudyRow, result: StudyResult) -> StudyResult:
-    """Result of a study whose final comparison has ended with `result`. A confirmed result of an earlier comparison
-    stays where this one decided nothing, as long as its trials are still feasible.
+def _new_result(snapshot: StudySnapshot, newest: StudyResult) -> StudyResult:
+    """Result of a study whose final comparison has ended with `newest`. A confirmed result of an earlier comparison
+    stays where this one decided nothing.
     """
-    earlier = study.result
-    if earlier is not None and kept_answer.stands(earlier, result):
-        numbers = (earlier.best.trial_number, earlier.baseline.trial_number)
-        # Later runs may have shown that a trial does not fit, or trains something else.
-        if all(_trial(session, study, number).state is TrialState.COMPLETE for number in numbers):
-            result = kept_answer.kept(earlier, result)
-    return keep_confirmation(earlier, result)
+    answer = snapshot.answer(newest)
+    result = newest if answer is newest else kept_answer.kept(answer, newest)
+    return keep_confirmation(snapshot.earlier_result, result)
 
 
 def _fail_study(session: Session, study: StudyRow, step: Fail, now: datetime) -> None:
@@ -288,7 +284,7 @@ def apply_step(
                 study.explain(step.reason)
             log.info("search ended, comparing finalists: %s", step.final_comparison, extra=extra)
         case Complete():
-            study.result = _new_result(session, study, step.result)
+            study.result = _new_result(snapshot, step.result)
             transitions.end_study(session, study, StudyState.COMPLETE, step.reason, now)
             record.record_result(context, session, study, now)
             traces.request_traces_after_verdict(session, study, now)

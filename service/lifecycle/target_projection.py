@@ -45,7 +45,7 @@ def _projected(context: Context, snapshot: StudySnapshot, result: StudyResult) -
         projection = _answer(snapshot, _hardware(context, snapshot), _smaller_rungs(context, snapshot))
         if isinstance(projection, NewRehearsalRun):
             return projection
-        projected, recommended = projection.best.trial_number, result.best.trial_number
+        projected, recommended = projection.best.trial_number, snapshot.answer(result).best.trial_number
         unchecked = resume_check.notes_of_projected(snapshot.spec, snapshot.resume_runs, projected, recommended)
         notes = (*projection.notes, *unchecked)
         return result.model_copy(update={"projection": projection.model_copy(update={"notes": notes})})

@@ -56,7 +56,12 @@ def _ranking_state(snapshot: StudySnapshot, finalists: Finalists) -> final_compa
 
 def _finish(snapshot: StudySnapshot, finalists: Finalists, result: StudyResult, elapsed_s: float) -> Step:
     confirmed = confirm_extension(snapshot, finalists, result)
-    return confirmed if isinstance(confirmed, NewValidationRun) else _check_resume(snapshot, confirmed, elapsed_s)
+    if isinstance(confirmed, NewValidationRun):
+        return confirmed
+    if snapshot.answer(confirmed) is not confirmed:
+        # The runs that follow are of a study's answer, and this comparison's winner will not be it.
+        return Complete(confirmed)
+    return _check_resume(snapshot, confirmed, elapsed_s)
 
 
 def confirm_extension(
@@ -119,6 +124,7 @@ def _time_sustained(snapshot: StudySnapshot, result: StudyResult, elapsed_s: flo
         snapshot.sustained_runs,
         spent,
         has_worker=snapshot.has_sustained_worker,
+        compared_on={run.worker for run in snapshot.validation_runs if run.trial == number},
     )
     if isinstance(sustained, sustained_run.SustainedRunDue):
         return NewSustainedRun(number)

@@ -10,6 +10,7 @@ from shardtune.api_schemas.machines.hardware import Cluster, MeasuredHardware
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.studies.final_comparison import Finalists
 from shardtune.api_schemas.studies.study_request import StudySpec
+from shardtune.api_schemas.studies.study_result import StudyResult
 from shardtune.api_schemas.studies.study_state import StudyPhase, StudyState
 from shardtune.api_schemas.studies.system_studies import SystemStudy
 from shardtune.api_schemas.training.models import ModelSummary
@@ -22,6 +23,7 @@ from shardtune.tuner.prediction.calibration import NO_CALIBRATIONS, Calibrations
 from shardtune.tuner.prediction.learning import ComparedRun
 from shardtune.tuner.projection.target_rehearsals import RehearsalRun
 from shardtune.tuner.search.warm_start import WarmStart
+from shardtune.tuner.verdict import kept_answer
 from shardtune.tuner.verdict.comparison_blocks import ValidationRun
 from shardtune.tuner.verdict.recipes.comparison import RecipeObservation
 from shardtune.tuner.verdict.run_load import RunLoad
@@ -57,6 +59,8 @@ class StudySnapshot:
     """
     has_waiting_run: bool
     has_open_run: bool
+    earlier_result: StudyResult | None = None
+    """Result of an earlier final comparison (paired runs that decide), if the study was extended."""
     comparison_number: int = 0
     """Number of the present final comparison (paired runs that decide); runs of earlier comparisons do not count."""
     calibrations: Calibrations = NO_CALIBRATIONS
@@ -95,6 +99,18 @@ class StudySnapshot:
     """Whether a live worker supports runs that compare recipes (numerical formats and optimizers)."""
     has_rehearsal_worker: bool = True
     """Whether a live worker supports rehearsals (untimed first steps of a projected configuration)."""
+
+    def answer(self, newest: StudyResult) -> StudyResult:
+        """Return the result that is the study's answer once its newest final comparison has ended with `newest`. It is
+        the result that an earlier comparison confirmed, if the newest one decided nothing and the trials of the earlier
+        one are still feasible; else the newest.
+        """
+        earlier = self.earlier_result
+        if earlier is None or not kept_answer.stands(earlier, newest):
+            return newest
+        # Later runs may have shown that a trial does not fit, or trains something else.
+        feasible = {obs.number for obs in self.history if obs.state is TrialState.COMPLETE}
+        return earlier if {earlier.best.trial_number, earlier.baseline.trial_number} <= feasible else newest
 
     @property
     def has_work(self) -> bool:
@@ -179,6 +195,7 @@ def read_study(
         rehearsal_runs=tuple(_rehearsal_run(run) for run in runs if run.purpose == RunPurpose.REHEARSAL),
         has_waiting_run=TrialState.WAITING in open_states_,
         has_open_run=bool(open_states_),
+        earlier_result=study.result,
         comparison_number=study.comparison_round,
         system_study=study.system_study,
         warm_start=_read_warm_start(session, study.system_study),
@@ -242,7 +259,7 @@ def _resume_run(run: RunRow) -> ResumeRun:
 
 def _sustained_run(run: RunRow) -> SustainedRun:
     assert run.trial is not None
-    return SustainedRun(run.trial.number, run.state, run.measurement, run.failure)
+    return SustainedRun(run.trial.number, run.state, run.measurement, run.failure, run.worker_id or "")
 
 
 def _rehearsal_run(run: RunRow) -> RehearsalRun:

@@ -111,8 +111,12 @@ def estimate_on(
             pass
     plan_of = _plans(spec, machine.cluster, plan, forecast)
     considered = study_cost.ConsideredPlan(len(spec.consider), spec.consider_steps)
+    budget = spec.budget
+    if spec.model.script is not None:
+        # A script decides itself how long it trains, so the study leaves its sustained run out.
+        budget = budget.model_copy(update={"sustained_run_s": 0.0})
     return study_cost.estimate(
-        spec.budget, machine.cluster, plan_of, forecast, has_baseline=has_baseline, considered=considered
+        budget, machine.cluster, plan_of, forecast, has_baseline=has_baseline, considered=considered
     )
 
 

@@ -11,8 +11,9 @@ revision = "0010_waits_of_attempts"
 down_revision = "0009_rehearsals"
 branch_labels = None
 depends_on = None
-# Code of the revision before inserts attempts without these values; they are charged as it charges them.
-oldest_code = "0009_rehearsals"
+# The columns only add, but this code also stores a purpose of runs (sustained) and an end of attempts (preempted) that
+# older code cannot read.
+oldest_code = "0010_waits_of_attempts"
 
 
 def upgrade() -> None:

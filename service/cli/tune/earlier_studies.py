@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from typing import Any
 
 from shardtune.api_schemas.formatting import counted
 from shardtune.api_schemas.machines.hardware import Cluster
@@ -15,9 +16,12 @@ from shardtune.service.studies.choose_precision import stated_precision
 from shardtune.service.workers import target_rungs
 from shardtune.tuner.freshness.fingerprints import stale_fields
 
-_WAITS = {"wait_for_quiet_s", "wait_for_worker_s"}
+_WAITS: dict[str, Any] = {"wait_for_quiet_s": True, "wait_for_worker_s": True}
 """Fields of a study that decide when its runs start, but not what they measure. Two studies that differ only in these
 fields count as the same."""
+_SUSTAINED_RUN: dict[str, Any] = {"budget": {"sustained_run_s"}}
+"""Field of a study that decides about one run after its verdict. Smaller clusters of `--rungs` need none, and a study that
+made it measured all that they need."""
 
 
 def find(client: ServiceClient, spec: StudyRequest, options: TuneOptions) -> Study | None:
@@ -35,7 +39,7 @@ def find(client: ServiceClient, spec: StudyRequest, options: TuneOptions) -> Stu
         for study in client.studies()
         if (study.state.is_open or (options.rung is not None and study.result is not None))
         and _has_size(study.cluster, options)
-        and has_specification(study, spec)
+        and has_specification(study, spec, is_rung=options.rung is not None)
     ]
     # What has ended counts more than a later repetition of it that was cut short.
     return max(same, key=lambda study: (not study.state.is_open, study.created_at), default=None)
@@ -80,16 +84,17 @@ def _changed_since(client: ServiceClient, study: Study, worker_name: str) -> str
     return ", ".join([*changed, *(name for name, is_other in limits if is_other)]) or None
 
 
-def has_specification(study: Study, spec: StudyRequest) -> bool:
+def has_specification(study: Study, spec: StudyRequest, *, is_rung: bool) -> bool:
     """Whether this request, on the stored study's cluster, would give a study with the same specification as the
-    stored one."""
+    stored one. `is_rung`: the cluster is one of the smaller ones of `--rungs`."""
     try:
         fitted = target_rungs.on_rung(spec, study.cluster, has_worker=False)
         stated, _ = stated_precision(fitted)
         expected = fitted.with_precision(stated or study.spec.workload.precision).with_possible_backends()
     except (Invalid, ValueError):
         return False
-    return expected.model_dump(mode="json", exclude=_WAITS) == study.spec.model_dump(mode="json", exclude=_WAITS)
+    left_out = _WAITS | _SUSTAINED_RUN if is_rung else _WAITS
+    return expected.model_dump(mode="json", exclude=left_out) == study.spec.model_dump(mode="json", exclude=left_out)
 
 
 def _has_size(cluster: Cluster, options: TuneOptions) -> bool:

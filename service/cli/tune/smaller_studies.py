@@ -90,7 +90,8 @@ def _check_cluster(spec: StudyRequest, whole: TuneOptions) -> None:
 
 
 def study_on(size: int, spec: StudyRequest, options: TuneOptions, say: Callable[[str], None]) -> StudyRequest:
-    """Return the study for a smaller cluster that is a part of the same hosts.
+    """Return the study for a smaller cluster that is a part of the same hosts, without a sustained run (the long run after
+    the verdict): only the answer of the full cluster is for long trainings.
 
     A baseline that is not possible on the smaller cluster, such as one that shards over more ranks, is left out; `say`
     receives the reason.
@@ -98,7 +99,8 @@ def study_on(size: int, spec: StudyRequest, options: TuneOptions, say: Callable[
     Raises:
         InputError: the study is not possible on this size.
     """
-    smaller = spec.model_copy(update={"cluster": _smaller_cluster(spec, size, bool(options.hosts))})
+    budget = spec.budget.model_copy(update={"sustained_run_s": 0.0})
+    smaller = spec.model_copy(update={"cluster": _smaller_cluster(spec, size, bool(options.hosts)), "budget": budget})
     if options.hosts and smaller.cluster == "local":
         return smaller
     try:

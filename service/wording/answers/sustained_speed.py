@@ -5,6 +5,9 @@ from shardtune.api_schemas.studies.verdicts import SustainedOutcome, SustainedSp
 from shardtune.service.wording import study_words
 from shardtune.service.wording.answers.trust_line import Trust
 
+_SAME_CLOCK = 0.99
+"""Smallest clock in a sustained run that counts as that of the comparison, as a fraction of that clock."""
+
 
 def reasons(result: StudyResult) -> list[Trust]:
     """Return the sustained speed of a study's best configuration as one reason for or against its figures; empty if the
@@ -16,12 +19,13 @@ def reasons(result: StudyResult) -> list[Trust]:
         tone = "warn" if sustained.outcome is SustainedOutcome.FAILED else "quiet"
         return [Trust(tone, unmeasured_text(sustained))]
     if sustained.is_disturbed:
-        brief = "other programs disturbed the sustained run"
+        # By other programs or, where the worker does not see them, by what is not known.
+        brief = "the sustained run was disturbed"
         return [Trust("warn", f"{brief}: {speed_text(sustained)}", brief)]
     if sustained.is_slower:
         brief = f"a long training is {-_percent(sustained):.1f} % slower than the trials"
-        text = f"{brief}: {speed_text(sustained)}; cooler GPUs, or a higher power limit, may keep the speed"
-        return [Trust("warn", text, brief)]
+        remedy = "; cooler GPUs, or a higher power limit, may keep the speed" if _has_lower_clocks(sustained) else ""
+        return [Trust("warn", f"{brief}: {speed_text(sustained)}{remedy}", brief)]
     if sustained.lowest_tokens_per_s_per_gpu is None:
         return [Trust("quiet", f"sustained speed: {speed_text(sustained)}")]
     brief = "a long training keeps the speed of the trials"
@@ -47,6 +51,13 @@ def speed_text(sustained: SustainedSpeed) -> str:
     lowest = sustained.lowest_tokens_per_s_per_gpu
     text += ")" if lowest is None else f"; chance alone allows {study_words.rate(lowest)})"
     return "; ".join([text, *_gpu_figures(sustained)])
+
+
+def _has_lower_clocks(sustained: SustainedSpeed) -> bool:
+    """Return whether GPUs lowered their clocks in the sustained run, as the driver says or the clocks show."""
+    clock, compared = sustained.sm_clock_mhz, sustained.compared_sm_clock_mhz
+    is_lower = clock is not None and compared is not None and clock < _SAME_CLOCK * compared
+    return is_lower or bool(sustained.throttle_reasons)
 
 
 def _percent(sustained: SustainedSpeed) -> float:

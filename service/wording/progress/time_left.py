@@ -119,9 +119,11 @@ def _sustained_seconds(study: Study, runs: RunCounts, per_run: float) -> float:
     """Return the expected seconds of the sustained run, the long run after the verdict; 0 if the study makes none, or has
     made it."""
     sustained_s = study.spec.budget.sustained_seconds(study.cluster.device)
-    # It comes before the recipes, and a study of the service makes none.
-    is_over = runs.sustained_runs > 0 or runs.recipe_runs > 0 or study.system_study is not None
-    return 0.0 if is_over or not sustained_s else sustained_s + per_run
+    # A study of the service makes none, nor does one of the user's own script.
+    makes_none = study.system_study is not None or study.spec.model.script is not None
+    # It comes before the recipes.
+    is_over = runs.sustained_runs > 0 or runs.recipe_runs > 0
+    return 0.0 if makes_none or is_over or not sustained_s else sustained_s + per_run
 
 
 def _later_run_s(study: Study, shortest_search_s: float, runs: RunCounts) -> float:

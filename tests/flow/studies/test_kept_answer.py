@@ -1,5 +1,7 @@
 """A confirmed answer outlasts an extension whose comparison is undecided, and says so."""
 
+from types import MappingProxyType
+
 import pytest
 
 from shardtune.api_schemas.studies.study import Study
@@ -33,20 +35,24 @@ def read(client, study_id, part=""):
     return client.get(f"/v1/studies/{study_id}{part}").json()
 
 
-@pytest.fixture
-def extended(quick_client):
+def extend_in_vain(client, budget=MappingProxyType({}), **inventory):
     """Study with a confirmed answer whose extension by trials was undecided; its worker, its id, and its state before."""
-    worker = SimulatedWorker(quick_client, behave=well).register()
-    budget = {"max_trials": TRIALS, "max_pairs": 7}
-    study_id = create(quick_client, **THREE_BACKENDS, baseline=BASELINE, budget=budget)
+    worker = SimulatedWorker(client, behave=well, **inventory).register()
+    budget = {"max_trials": TRIALS, "max_pairs": 7} | budget
+    study_id = create(client, **THREE_BACKENDS, baseline=BASELINE, budget=budget)
     worker.work()
-    before = read(quick_client, study_id)
+    before = read(client, study_id)
     assert before["result"]["verdict"] == "confirmed"
     worker.behave = Wavering()
-    quick_client.post(f"/v1/studies/{study_id}:extend", json={"add_trials": 2}).raise_for_status()
-    best = quick_client.get("/v1/best", params=ASK).json()
+    client.post(f"/v1/studies/{study_id}:extend", json={"add_trials": 2}).raise_for_status()
+    best = client.get("/v1/best", params=ASK).json()
     worker.work(200)
     return worker, study_id, before["result"], best
+
+
+@pytest.fixture
+def extended(quick_client):
+    return extend_in_vain(quick_client)
 
 
 def test_a_confirmed_answer_outlasts_an_undecided_extension(quick_client, extended):
@@ -67,6 +73,18 @@ def test_a_confirmed_answer_outlasts_an_undecided_extension(quick_client, extend
     history = quick_client.get("/v1/best:history", params={"target_key": best["target_key"]}).json()
     assert history["decisions"][0]["action"] == "inconclusive"
     assert history["decisions"][0]["note"] == "extended, and the new comparison was undecided"
+
+
+def test_the_winner_of_the_undecided_comparison_is_no_answer_and_makes_no_run_of_one(quick_client):
+    purposes = ("resume_check", "sustained")
+    _, study_id, before, _ = extend_in_vain(quick_client, {"sustained_run_s": 5.0}, task_kinds=purposes)
+    trials, after = read(quick_client, study_id, "/trials")["trials"], read(quick_client, study_id)["result"]
+    made = [
+        (run["purpose"], trial["number"]) for trial in trials for run in trial["runs"] if run["purpose"] in purposes
+    ]
+    assert sorted(made) == [(purpose, before["best"]["trial_number"]) for purpose in purposes]
+    assert after["later_undecided"] is not None and before["sustained"]["outcome"] == "measured"
+    assert after["sustained"] == before["sustained"]
 
 
 def test_the_page_says_that_the_newest_comparison_was_undecided(quick_client, extended):

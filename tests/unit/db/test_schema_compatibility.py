@@ -8,6 +8,7 @@ import pytest
 from sqlalchemy import select, text, update
 
 from shardtune.api_schemas.access.keys import Quotas
+from shardtune.api_schemas.trials.trial import AttemptEnd, RunPurpose
 from shardtune.db.migrations import versions
 from shardtune.db.preparation import prepare_database
 from shardtune.db.revisions import DatabaseNotMigrated, revision_problem
@@ -94,3 +95,22 @@ def test_a_migration_that_allows_older_code_only_adds(script):
         options = {keyword.arg: keyword.value for keyword in column.keywords}
         required = isinstance(options.get("nullable"), ast.Constant) and options["nullable"].value is False
         assert not required or "server_default" in options, f"{script.name}: a required column needs a server default"
+
+
+READ_SINCE = {
+    RunPurpose.RECIPE: "0006_recipes",
+    RunPurpose.REHEARSAL: "0009_rehearsals",
+    RunPurpose.SUSTAINED: "0010_waits_of_attempts",
+    AttemptEnd.PREEMPTED: "0010_waits_of_attempts",
+}
+"""Oldest code that reads a stored word; words that are not listed are read by all code."""
+WORDS_OF_ALL_CODE = 5 + 17
+"""Purposes of runs, and ends of attempts."""
+
+
+def test_code_that_cannot_read_a_stored_word_does_not_use_the_schema():
+    """A word that the column's type does not know is an error for whoever reads the row: study and queue stand still."""
+    assert len([*RunPurpose, *AttemptEnd]) == WORDS_OF_ALL_CODE + len(READ_SINCE), "list the new word with its revision"
+    oldest_code = str(vars_of(SCRIPTS[-1])["oldest_code"])
+    unreadable = {word.value: since for word, since in READ_SINCE.items() if since > oldest_code}
+    assert not unreadable, f"code of {oldest_code} may use the schema, and cannot read {unreadable}"

@@ -21,3 +21,11 @@ def test_a_run_that_only_went_on_by_emptying_its_cache_is_over_the_limit(
     assert words is None or (
         over_limit is not None and words in over_limit.message and over_limit.peak_allocated_gib == 40
     )
+
+
+def test_the_steps_of_a_long_run_are_counted_although_a_report_has_its_first_losses_alone() -> None:
+    memory = Memory(peak_allocated_gib=40, allocator_retries=2)
+    run = measured(100).model_copy(update={"memory": memory, "measured_steps": 12_000, "losses": (4.0,) * 5000})
+    over_limit = objective.over_limit_failure(run, gpus(), Objective())
+    steps = 12_000 + run.warmup_steps + len(run.trajectory)
+    assert over_limit is not None and over_limit.message.startswith(f"over {steps} steps the CUDA allocator")

@@ -6,7 +6,7 @@ than its trials. The sustained run shows by how much; it never changes the verdi
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median, stdev
 from typing import NamedTuple
@@ -45,6 +45,8 @@ class SustainedRun:
     state: TrialState
     measurement: Measurement | None = None
     failure: Failure | None = None
+    worker: str = ""
+    """Id of the worker that executed the run; empty while it waits."""
 
 
 @dataclass(frozen=True)
@@ -102,6 +104,7 @@ def next_step(
     spent: StudySpent,
     *,
     has_worker: bool,
+    compared_on: Collection[str] = (),
 ) -> SustainedSpeed | SustainedRunDue | None:
     """Next step of a study after its verdict: request the winner's sustained run, state its result, or None if the study
     makes no such run.
@@ -109,6 +112,7 @@ def next_step(
     Args:
         best: the trial that the result recommends, with its validation runs.
         has_worker: whether some connected worker can make the sustained run.
+        compared_on: ids of the workers that executed the validation runs of `best`.
     """
     seconds = spec.budget.sustained_seconds(cluster.device)
     # Other programs would slow the sustained run as they did the others.
@@ -117,7 +121,7 @@ def next_step(
     # A cancelled run says nothing, so the run is due again.
     run = next((run for run in runs if run.trial == best.number and run.state is not TrialState.CANCELLED), None)
     if run is not None and run.state is not TrialState.WAITING:
-        return _as_speed(run, result, best)
+        return _as_speed(run, result, best, compared_on)
     reason = _why_left_out(best, spec, cluster, spent, seconds)
     if reason is None and not has_worker:
         reason = "no live worker is of a release that knows this run"
@@ -160,14 +164,18 @@ def _unmeasured(result: StudyResult, outcome: SustainedOutcome, reason: str) -> 
     )
 
 
-def _as_speed(run: SustainedRun, result: StudyResult, best: Observation) -> SustainedSpeed:
+def _as_speed(
+    run: SustainedRun, result: StudyResult, best: Observation, compared_on: Collection[str]
+) -> SustainedSpeed:
     measured, failure = run.measurement, run.failure
     # A run over the memory limit has both.
     if measured is None or failure is not None:
         reason = "the run was lost" if failure is None else f"{failure.kind.value}: {failure.message}"
         return _unmeasured(result, SustainedOutcome.FAILED, reason)
     compared = best.validation_runs or ((best.measurement,) if best.measurement is not None else ())
-    lowest = _lowest_speed(result.best.tokens_per_s_per_gpu, best.validation_runs)
+    # The interval says what chance does on the machines of the comparison; another one may be slower by itself.
+    is_elsewhere = bool(compared_on) and run.worker not in compared_on
+    lowest = None if is_elsewhere else _lowest_speed(result.best.tokens_per_s_per_gpu, best.validation_runs)
     speed, is_disturbed = _late_speed(measured), measured.disturbed is not None
     devices = _devices(measured)
     powers = [device.power_w for device in devices if device.power_w is not None]

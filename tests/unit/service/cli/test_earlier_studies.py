@@ -141,6 +141,13 @@ def test_time_to_wait_makes_no_other_study() -> None:
     assert find(study, wait_for_quiet_s=60) == study
 
 
+def test_a_smaller_size_needs_no_sustained_run_and_uses_a_study_that_made_one() -> None:
+    made, without = stored(), {"max_trials": 3, "sustained_run_s": 0}
+    assert find(made, budget=without) == made
+    unfinished = stored(StudyState.PAUSED, ranks=2)
+    assert find(unfinished, options=WHOLE, budget=without) is None, "the last size makes it as its study says"
+
+
 def test_commands_without_rungs_and_shared_databases_begin_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     plain = TuneOptions(Path("study.json"), 1, None, None, False, Path(".shardtune"), Path("best"), False)
     assert find(stored(StudyState.RUNNING), options=plain) is None

@@ -240,6 +240,16 @@ def test_a_baseline_that_needs_more_ranks_is_left_out_where_it_is_not_possible(
     assert "the baseline is left out on 1 rank: " in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("stated", [{}, {"sustained_run_s": 30.0}])
+def test_only_the_last_size_makes_a_sustained_run(stated: dict[str, float]) -> None:
+    write(budget={"max_trials": 3} | stated)
+    (_, first), (_, last) = tune("1", ranks=2).asked
+    assert first.budget.sustained_seconds("cuda") == 0.0 and last.budget.sustained_run_s == stated.get(
+        "sustained_run_s"
+    )
+    assert first.budget.max_trials == last.budget.max_trials == 3
+
+
 def test_a_baseline_that_every_size_has_is_kept() -> None:
     write(baseline={"strategy": {"kind": "ddp"}})
     assert all(spec.baseline is not None for _, spec in tune("1", ranks=2).asked)

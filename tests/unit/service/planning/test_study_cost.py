@@ -4,11 +4,14 @@ import pytest
 
 from shardtune.api_schemas.studies.budget import Budget
 from shardtune.api_schemas.studies.study_cost import StudyCost
+from shardtune.api_schemas.studies.study_request import StudyRequest
 from shardtune.api_schemas.trials.measure_plan import MeasurePlan
 from shardtune.api_schemas.trials.predictions import PredictionRequest, PredictionTable
 from shardtune.service.planning import study_cost
 from shardtune.service.planning.foreseen_run import RunPlan
 from shardtune.service.planning.study_cost import CostPredictions
+from shardtune.service.studies.study_cost import StudyMachine, estimate_on
+from shardtune.tuner.prediction import catalogue
 from shardtune.tuner.search import seeds
 from shardtune.tuner.search.fastest import answer_request
 
@@ -75,6 +78,14 @@ def test_the_sustained_run_takes_two_minutes_and_a_start_unless_it_is_left_out(t
     assert 2 < default.minutes.low - without.minutes.low < default.minutes.high - without.minutes.high < 5
     assert any("for 120 s more" in stop for stop in default.stops)
     assert not any("budget.sustained_run_s" in stop for stop in without.stops)
+
+
+@pytest.mark.parametrize(("model", "count"), [("llama-tiny", 1), ({"script": "mine"}, 0)])
+def test_a_study_of_a_script_makes_no_sustained_run(model: object, count: int) -> None:
+    workload = {"sequence_length": 64, "global_batch": 64, "precision": "bf16-mixed"}
+    request = StudyRequest.model_validate({"model": model, "cluster": "8xh100", "workload": workload})
+    cost = estimate_on(request, StudyMachine.of_cluster(catalogue.parse_cluster("8xh100")), MEASURE_PLAN)
+    assert sum("for 120 s more" in stop for stop in cost.stops) == count
 
 
 def test_what_is_not_counted_is_named(table: PredictionTable) -> None:

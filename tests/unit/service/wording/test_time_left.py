@@ -46,6 +46,8 @@ def test_the_sustained_run_takes_its_seconds_until_it_is_over():
     study = study.model_copy(update={"spec": study.spec.model_copy(update={"budget": long})})
     counts = [RunCounts(8, 5.0, 20, 1.0, sustained_runs=done) for done in (0, 1)]
     assert [time_left.estimate(study, runs, 99.0) for runs in counts] == ["at most 10 min", ""]
+    scripted = study.spec.model_copy(update={"model": study.spec.model.model_copy(update={"script": "mine"})})
+    assert time_left.estimate(study.model_copy(update={"spec": scripted}), counts[0], 99.0) == "", "it makes none"
 
 
 def test_recipes_beside_the_answer_take_three_runs_each_and_as_many_of_the_stated_one():

@@ -61,9 +61,12 @@ def next_step(
     best: Observation = winner(*SPREAD),
     has_worker: bool = True,
     verdict: Verdict = Verdict.CONFIRMED,
+    compared_on: tuple[str, ...] = (),
 ) -> SustainedSpeed | SustainedRunDue | None:
     result = result_for(best, verdict)
-    return sustained_run.next_step(result, best, spec, cluster, runs, spent, has_worker=has_worker)
+    return sustained_run.next_step(
+        result, best, spec, cluster, runs, spent, has_worker=has_worker, compared_on=compared_on
+    )
 
 
 def long_run(speeds: tuple[float, ...], **changes: Any) -> SustainedRun:
@@ -159,6 +162,14 @@ def test_without_two_runs_to_compare_with_nothing_is_called_slower() -> None:
     alone = speed_of(long_run((50.0, 50.0)), best=winner())
     assert alone.lowest_tokens_per_s_per_gpu is None and not alone.is_slower
     assert alone.compared_sm_clock_mhz == 1700.0, "the search run"
+
+
+def test_a_run_on_another_worker_is_not_called_slower() -> None:
+    run = replace(long_run((90.0, 90.0)), worker="a")
+    assert speed_of(run, compared_on=("a", "b")).is_slower and speed_of(run).is_slower
+    elsewhere = speed_of(run, compared_on=("b",))
+    assert not elsewhere.is_slower and elsewhere.lowest_tokens_per_s_per_gpu is None
+    assert elsewhere.tokens_per_s_per_gpu == pytest.approx(90.0)
 
 
 def test_extended_step_times_may_be_as_wrong_as_their_check_allows() -> None:

@@ -16,8 +16,9 @@ def reasons(result: StudyResult) -> list[Trust]:
         tone = "warn" if sustained.outcome is SustainedOutcome.FAILED else "quiet"
         return [Trust(tone, unmeasured_text(sustained))]
     if sustained.is_disturbed:
-        brief = "other programs disturbed the sustained run"
-        return [Trust("warn", f"{brief}: {speed_text(sustained)}", brief)]
+        brief = "the sustained run was disturbed"
+        cause = "" if sustained.reason is None else f" ({sustained.reason})"
+        return [Trust("warn", f"{brief}{cause}: {speed_text(sustained)}", brief)]
     if sustained.is_slower:
         brief = f"a long training is {-_percent(sustained):.1f} % slower than the trials"
         text = f"{brief}: {speed_text(sustained)}; cooler GPUs, or a higher power limit, may keep the speed"

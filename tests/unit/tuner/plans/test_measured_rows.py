@@ -5,12 +5,19 @@ from typing import Any
 
 import pytest
 
+from shardtune.api_schemas.strategies import Fsdp2Config
 from shardtune.api_schemas.trials.plans import PlanRequest, PlanRow
 from shardtune.service.mcp.plan_tool import plan_answer
 from shardtune.tuner.plans.plan import plan
 
 NOW = datetime(2026, 11, 25, tzinfo=UTC)
-RUN = {"model": "llama-3.1-8b", "tokens": 3e11, "gpus": ["h100"], "counts": [16, 32], "global_batch": 128}
+RUN: dict[str, Any] = {
+    "model": "llama-3.1-8b",
+    "tokens": 3e11,
+    "gpus": ["h100"],
+    "counts": [16, 32],
+    "global_batch": 128,
+}
 
 
 def rows(*measurements: dict[str, Any]) -> tuple[PlanRow, ...]:
@@ -53,7 +60,7 @@ def test_measurements_at_other_sizes_leave_a_measured_speed_as_it_is() -> None:
 @pytest.mark.parametrize("strategy", [{"cpu_offload": True}, {"reshard_after_forward": "other"}])
 def test_a_measurement_with_other_settings_makes_no_row_measured(strategy: dict[str, Any]) -> None:
     first = rows()[0]
-    assert first.config.strategy.kind == "fsdp2"
+    assert isinstance(first.config.strategy, Fsdp2Config)
     if "reshard_after_forward" in strategy:
         strategy = {"reshard_after_forward": not first.config.strategy.reshard_after_forward}
     other = measurement_of(first, 3000.0, **strategy)

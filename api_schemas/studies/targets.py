@@ -252,8 +252,8 @@ class StudyProjection(Schema):
     size from which another strategy is faster."""
     strong_scaling: tuple[CurvePoint, ...] = ()
     """Speeds of `best` on several numbers of nodes with the target's global batch on each of them (strong scaling): with
-    fewer nodes, each rank accumulates more micro batches. All are projected. Sizes that do not divide the batch are left
-    out. Empty in answers of older releases."""
+    fewer nodes, each rank accumulates more micro batches. All are projected. Sizes that do not divide the batch, or on
+    which it is not expected to fit into memory, are left out. Empty in answers of older releases."""
     projected: int
     """Number of configurations that were projected to the target."""
     only_at_target: int

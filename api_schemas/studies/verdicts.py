@@ -140,7 +140,8 @@ class SustainedSpeed(Schema):
     trial_number: int
     outcome: SustainedOutcome = Field(examples=["measured"])
     reason: str | None = None
-    """Reason why the sustained run failed or was left out; None if it was measured."""
+    """Reason why the sustained run failed or was left out, or description of how it was disturbed; None if it was
+    measured undisturbed."""
     compared_tokens_per_s_per_gpu: float = Field(examples=[12180.0])
     """Speed of the configuration in the comparison, in tokens per second and GPU; the same as in `best`."""
     lowest_tokens_per_s_per_gpu: float | None = Field(default=None, examples=[12050.0])
@@ -157,8 +158,8 @@ class SustainedSpeed(Schema):
     """Whether the sustained speed is below `lowest_tokens_per_s_per_gpu`, so that chance alone does not explain it.
     False if the run was disturbed."""
     is_disturbed: bool = False
-    """Whether the sustained run was disturbed, as other runs may be: by other programs or, if the worker could not observe
-    them, as the spread of its timed windows shows. It then says little about clocks."""
+    """Whether the sustained run was disturbed, by other programs or, if its worker could not observe them, as the spread
+    of its timed windows shows. It then says little about clocks."""
     sm_clock_mhz: float | None = Field(default=None, examples=[1605.0])
     """Mean clock of the slowest GPU's multiprocessors in the sustained run, in MHz."""
     compared_sm_clock_mhz: float | None = Field(default=None, examples=[1710.0])

@@ -147,8 +147,6 @@ class PlanRequest(Schema):
         unknown = [name for name in self.prices if fold_gpu_name(name) not in map(fold_gpu_name, self.gpus)]
         if unknown:
             raise ValueError(f"prices ({unknown[0]}) names no kind of gpus ({', '.join(self.gpus)}); correct the name")
-        if self.budget is not None and not self.prices:
-            raise ValueError(f"budget ({self.budget:g}) needs prices; give the price of a GPU-hour for each kind")
         if self.start and self.deadline and self.deadline <= self.start:
             raise ValueError(f"deadline ({self.deadline}) must be after the start ({self.start}); give a later day")
         return self

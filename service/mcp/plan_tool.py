@@ -62,8 +62,11 @@ def _figure(row: PlanRow, band: Band, unit: str, divisor: float = 1.0) -> Figure
         "projected": f"projection from measurements on {gpus} GPUs",
         "measured": f"your measurement on {row.gpus} GPUs",
     }
-    source = sources[row.evidence]
-    return figure(band.expected / divisor, unit, row.evidence, source, (band.low / divisor, band.high / divisor))
+    basis, source = row.evidence, sources[row.evidence]
+    if basis == "measured" and unit != SPEED:
+        # Nobody has run so long: time and cost follow from the measured speed and the assumed goodput.
+        basis, source = "projected", f"calculated from {source}"
+    return figure(band.expected / divisor, unit, basis, source, (band.low / divisor, band.high / divisor))
 
 
 def _in_words(planned: Plan) -> str:

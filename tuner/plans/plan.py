@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import date, datetime
 from typing import Literal
 
 from shardtune.api_schemas.base import Band
@@ -44,12 +44,12 @@ def plan(request: PlanRequest, now: datetime, objective: Objective = Objective()
     """Plan a training run over kinds and numbers of GPUs; pure, so `now`, a moment in UTC, comes from the caller.
 
     Raises:
-        ValueError: an unknown GPU or model, a deadline that has passed, or a batch that no number of GPUs divides.
+        ValueError: an unknown GPU or model, a deadline that has passed, a budget without prices, or a batch that no
+            number of GPUs divides.
     """
     begins = run_days.first_moment(request.start, now)
     start = begins.date()
-    if request.deadline is not None and request.deadline <= start:
-        raise ValueError(f"deadline ({request.deadline}) must be after the start ({start}); give a later day")
+    _check_limits(request, start)
     kinds = [_resolve(request, name, objective) for name in dict.fromkeys(request.gpus)]
     _check_distinct(kinds)
     first = kinds[0].resolved
@@ -85,6 +85,14 @@ def _check_distinct(kinds: Sequence[_Kind]) -> None:
         earlier = names.setdefault(kind.resolved.cluster.gpu, kind.name)
         if earlier != kind.name:
             raise ValueError(f"gpus ({kind.name!r}) is the same kind as {earlier}; name it once")
+
+
+def _check_limits(request: PlanRequest, start: date) -> None:
+    if request.deadline is not None and request.deadline <= start:
+        raise ValueError(f"deadline ({request.deadline}) must be after the start ({start}); give a later day")
+    # Not a rule of the request: the operator of a service may have added prices.
+    if request.budget is not None and not request.prices:
+        raise ValueError(f"budget ({request.budget:g}) needs prices; give the price of a GPU-hour for each kind")
 
 
 def default_batch(shape: ModelShape, tokens: float, sequence: int, most_gpus: int) -> int:

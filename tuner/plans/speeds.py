@@ -5,12 +5,14 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from statistics import median
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shardtune.api_schemas.base import Band
 from shardtune.api_schemas.machines.hardware import Cluster
+from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.trials.plans import Evidence, PlanMeasurement
 from shardtune.tuner.plans.layouts import PlanLayouts, join
 from shardtune.tuner.prediction.calibration import BAND_DEVIATIONS, MemoryCalibration
@@ -45,6 +47,8 @@ class KindSpeeds:
     evaluation: Evaluation
     cluster: Cluster
     anchors: tuple[MeasuredSize, ...]
+    measured_configs: tuple[TrialConfig, ...]
+    """Configuration of each of the anchors. The sizes that are projected leave out most of its settings."""
 
     @property
     def knows_speed(self) -> bool:
@@ -105,10 +109,18 @@ class KindSpeeds:
 
     def _project(self, index: int, size: PredictedSize) -> ConfigSpeed:
         projection = project(self.anchors, size)
-        speed = projection.tokens_per_s_per_gpu
-        band = Band(expected=speed.expected, low=speed.low, high=speed.high)
-        evidence: Evidence = "measured" if any(anchor.is_of(size) for anchor in self.anchors) else "projected"
-        return ConfigSpeed(index, band, evidence, tuple(sorted(set(projection.anchors))))
+        speed, measured = projection.tokens_per_s_per_gpu, self._measured_speeds(index, size)
+        if not measured:
+            band = Band(expected=speed.expected, low=speed.low, high=speed.high)
+            return ConfigSpeed(index, band, "projected", tuple(sorted(set(projection.anchors))))
+        # Several measurements at other sizes smooth the projected speed; this one was measured.
+        own, ratio = median(measured), speed.high / speed.expected
+        return ConfigSpeed(index, Band(expected=own, low=own / ratio, high=own * ratio), "measured", (size.gpus,))
+
+    def _measured_speeds(self, index: int, size: PredictedSize) -> list[float]:
+        config = self.layouts.configs[index]
+        pairs = zip(self.anchors, self.measured_configs, strict=True)
+        return [anchor.tokens_per_s_per_gpu for anchor, own in pairs if anchor.is_of(size) and own == config]
 
 
 def speeds_of_kind(
@@ -121,8 +133,9 @@ def speeds_of_kind(
     """
     workload = resolved.workload(global_batch)
     evaluation = evaluate(resolved.shape, layouts.candidates, workload, resolved.cluster)
-    anchors = tuple(_measured_sizes(resolved, measurements)) if evaluation.step and measurements else ()
-    return KindSpeeds(layouts, evaluation, resolved.cluster, anchors)
+    used = measurements if evaluation.step else ()
+    anchors = tuple(_measured_sizes(resolved, used)) if used else ()
+    return KindSpeeds(layouts, evaluation, resolved.cluster, anchors, tuple(item.config for item in used))
 
 
 def _measured_sizes(resolved: ResolvedRequest, measurements: Sequence[PlanMeasurement]) -> Iterator[MeasuredSize]:

@@ -10,7 +10,7 @@ from shardtune.api_schemas.studies.targets import BestAtSize, CurvePoint
 from shardtune.tuner.projection.bands import band, exactly
 from shardtune.tuner.projection.project import project
 from shardtune.tuner.projection.structural import StructuralError
-from shardtune.tuner.projection.target_rows import OnTarget, anchors_of, project_all
+from shardtune.tuner.projection.target_rows import OnTarget, anchors_of, fits, project_all
 from shardtune.tuner.projection.target_sizes import TargetSizes
 
 _COMPARED = 16
@@ -57,7 +57,8 @@ class Curves:
         return tuple(points)
 
     def strong_scaling(self, shown: OnTarget) -> tuple[CurvePoint, ...]:
-        """Points of one configuration with the target's global batch on every size, also on the study's own."""
+        """Points of one configuration with the target's global batch on every size where it fits, also on the study's
+        own."""
         sizes, batch, points = self._sizes, self._sizes.global_batch(self._sizes.there), list[CurvePoint]()
         for cluster in (sizes.cluster, *sizes.between()):
             config = shown.grown.growth.at(cluster.world_size)
@@ -65,6 +66,9 @@ class Curves:
                 continue
             (size,) = sizes.predict([config], cluster, batch)
             projection = project(anchors_of(shown.grown, size), size.predicted, self._error)
+            # Accumulation may need memory that the trial, with fewer micro batches a step, did not need.
+            if not fits(sizes, shown.grown.anchor, projection, size):
+                continue
             points.append(
                 CurvePoint(
                     nodes=cluster.nodes,

@@ -72,7 +72,7 @@ def project_all(
     rows = []
     for (row, config), size in zip(legal, there, strict=True):
         projection = project(anchors_of(row, size), size.predicted, error)
-        rows.append(OnTarget(row, config, size.predicted, projection, _fits(sizes, row.anchor, projection, size)))
+        rows.append(OnTarget(row, config, size.predicted, projection, fits(sizes, row.anchor, projection, size)))
     return rows
 
 
@@ -83,7 +83,8 @@ def anchors_of(row: Grown, size: FittingSize) -> list[MeasuredSize]:
     return [*row.smaller, row.anchor] if is_same else [row.anchor]
 
 
-def _fits(sizes: TargetSizes, anchor: MeasuredSize, projection: Projection, size: FittingSize) -> bool:
+def fits(sizes: TargetSizes, anchor: MeasuredSize, projection: Projection, size: FittingSize) -> bool:
+    """Whether a configuration should fit into the memory that a GPU may use, by its projected memory."""
     # What was measured corrects the prediction, which alone would drop configurations that ran with as much memory.
     if anchor.memory_gib is None:
         return size.fits

@@ -33,8 +33,9 @@ class RunTokens:
                 f"data ({counted(self.data.longest, 'token')} in its longest sample) exceeds the sequence length "
                 f"({plan.sequence_length}); raise --seq-len, or cut the samples as your training does"
             )
+        epochs = f"{self.epochs:g} {'epoch' if self.epochs == 1 else 'epochs'}"
         note = (
-            f"{plan.tokens:,.0f} tokens: {self.epochs:g} epochs of {counted(self.data.samples, 'sample')} with a mean of "
+            f"{plan.tokens:,.0f} tokens: {epochs} of {counted(self.data.samples, 'sample')} with a mean of "
             f"{self.data.mean:,.0f} tokens, packed into full rows; padding would take longer"
         )
         return plan.model_copy(update={"notes": (note, *plan.notes)})

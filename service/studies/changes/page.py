@@ -87,8 +87,8 @@ def _legend(changes: Sequence[SettingChange], result: StudyResult) -> list[str]:
     origins = {
         "measured": "- measured: two undisturbed search runs differ in this setting alone (one run each).",
         "predicted": "- predicted: how much slower the recommended configuration should be without the change. No "
-        "undisturbed run tested it alone.",
-        "unknown": "- unknown: no undisturbed run tested this setting alone, and its effect cannot be predicted.",
+        "undisturbed search run tested it alone.",
+        "unknown": "- unknown: no undisturbed search run tested this setting alone, and its effect cannot be predicted.",
     }
     found = {change.origin for change in changes}
     lines = [
@@ -105,11 +105,8 @@ def _combination(changes: Sequence[SettingChange], result: StudyResult) -> str:
     """Say how the effects relate to the gain of all changes together; empty if there is nothing to relate."""
     gain = None if result.speedup is None else f"{result.speedup.value:.2f}x"
     if len(changes) == 1:
-        return (
-            ""
-            if gain is None
-            else f"Paired runs measured the gain above, {gain}, which is more certain than this effect."
-        )
+        known = "which is more certain than this effect" if changes[0].factor else "of this change alone"
+        return "" if gain is None else f"Paired runs measured the gain above, {gain}, {known}."
     rule = "Effects do not combine exactly, since each change also alters what the others are worth"
     product = effects.product_of(changes)
     if product is None:

@@ -19,9 +19,9 @@ def reasons(result: StudyResult) -> list[Trust]:
         tone = "warn" if sustained.outcome is SustainedOutcome.FAILED else "quiet"
         return [Trust(tone, unmeasured_text(sustained))]
     if sustained.is_disturbed:
-        # By other programs or, where the worker does not see them, by what is not known.
         brief = "the sustained run was disturbed"
-        return [Trust("warn", f"{brief}: {speed_text(sustained)}", brief)]
+        cause = "" if sustained.reason is None else f" ({sustained.reason})"
+        return [Trust("warn", f"{brief}{cause}: {speed_text(sustained)}", brief)]
     if sustained.is_slower:
         brief = f"a long training is {-_percent(sustained):.1f} % slower than the trials"
         remedy = "; cooler GPUs, or a higher power limit, may keep the speed" if _has_lower_clocks(sustained) else ""

@@ -47,6 +47,10 @@ def test_the_operators_prices_are_used_where_a_request_has_none(quick_client, co
     }
     assert prices == {"h100": pytest.approx(2.5), "h200": pytest.approx(2.6), "b200": None}
     assert "price of h100: that of the service's setting gpu_prices" in plan["notes"]
+    limited = quick_client.post("/v1/plans", json=asked | {"budget": 1e9}).json()
+    assert limited["fastest_in_budget"]["gpu"] in ("h100", "h200"), "its price is the operator's"
+    unpriced = quick_client.post("/v1/plans", json=asked | {"gpus": ["b200"], "budget": 5})
+    assert unpriced.status_code == 422 and "budget (5) needs prices" in unpriced.text
 
 
 @pytest.mark.parametrize(

@@ -133,7 +133,18 @@ def test_effects_that_do_not_multiply_to_the_gain_are_stated_as_such():
     assert "Their product is 1.20x; paired runs measured 1.20x for all changes together." in page
     assert "%" not in page.replace("95 %", ""), "a share of a gain that effects do not sum to"
     unknown = page_of({today: 100.0, middle: 180.0}, speedup=gain)
-    assert "- unknown: no undisturbed run tested this setting alone" in unknown and "product" not in unknown
+    assert "- unknown: no undisturbed search run tested this setting alone" in unknown and "product" not in unknown
+
+
+def test_pairs_measured_a_single_change_whose_effect_no_search_run_shows():
+    sides = contender_of(config()), contender_of(config(micro_batch=4))
+    gain = Speedup(value=1.69, ci95=(1.57, 1.96), pairs=7)
+    result = StudyResult(baseline=sides[0], best=sides[1], speedup=gain, verdict=Verdict.CONFIRMED)
+    unknown = changes_page(study_of(), result, {}, lambda _: None)
+    assert "- Paired runs measured the gain above, 1.69x, of this change alone." in unknown
+    assert "no undisturbed search run tested this setting alone" in unknown and "more certain" not in unknown
+    measured_too = changes_page(study_of(), result, {sides[0].config: 100.0, sides[1].config: 160.0}, lambda _: None)
+    assert "1.69x, which is more certain than this effect." in measured_too
 
 
 def test_each_predicted_effect_is_marked_and_never_called_measured():

@@ -182,6 +182,7 @@ def _as_speed(
     return SustainedSpeed(
         trial_number=run.trial,
         outcome=SustainedOutcome.MEASURED,
+        reason=measured.disturbed,
         compared_tokens_per_s_per_gpu=result.best.tokens_per_s_per_gpu,
         lowest_tokens_per_s_per_gpu=lowest,
         tokens_per_s_per_gpu=speed,

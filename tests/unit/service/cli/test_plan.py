@@ -124,6 +124,8 @@ def test_epochs_over_a_file_of_lengths_count_its_tokens(tmp_path: Path, capsys: 
     plan(*run, "--tokens", "69000")
     stated = json.loads(capsys.readouterr().out)
     assert stated["rows"] == printed["rows"]
+    plan(*run, "--data", str(file), "--epochs", "1")
+    assert json.loads(capsys.readouterr().out)["notes"][0].startswith("23,000 tokens: 1 epoch of 40 samples")
     with pytest.raises(
         InputError, match=r"data \(2000 tokens in its longest sample\) exceeds the sequence length \(1024\)"
     ):

@@ -109,36 +109,6 @@ def test_a_measurement_on_few_gpus_makes_larger_rows_of_its_kind_projected_and_n
     assert ratio == pytest.approx(2.0, rel=0.05)
 
 
-def test_a_row_of_the_very_measurement_is_measured_and_says_so() -> None:
-    run: dict[str, Any] = {"gpus": ["h100"], "counts": [16, 32], "prices": {}, "global_batch": 128}
-    first = plan(request(**run), NOW).rows[0]
-    speed = 0.8 * first.tokens_per_s_per_gpu.expected
-    accumulation = first.global_batch // (first.config.micro_batch * first.config.data_ranks(16))
-    measured = {
-        "gpu": "h100", "gpus": 16, "config": first.config.model_dump(), "gradient_accumulation": accumulation,
-        "tokens_per_s_per_gpu": speed,
-    }  # fmt: skip
-    same, larger = plan(request(**run, measurements=[measured]), NOW).rows
-    assert (same.evidence, larger.evidence) == ("measured", "projected") and same.config == first.config
-    band = same.tokens_per_s_per_gpu
-    assert band.expected == pytest.approx(speed, rel=0.001) and band.low < speed < band.high
-    assert same.extrapolated_from == larger.extrapolated_from == (16,)
-    longer = measured | {"gradient_accumulation": accumulation + 1}
-    assert plan(request(**run, measurements=[longer]), NOW).rows[0].evidence == "projected"
-
-
-def test_a_named_network_is_used_between_nodes_and_noted_as_unchecked() -> None:
-    run: dict[str, Any] = {"gpus": ["h100"], "counts": [8, 64], "prices": {}, "global_batch": 128}
-    usual, slow = (plan(request(**run, network=name), NOW) for name in ("infiniband-ndr", "tcp-100"))
-    # The catalogue assumes the network of a DGX H100.
-    assert usual.rows == plan(request(**run), NOW).rows
-    assert slow.rows[0] == usual.rows[0]
-    assert slow.rows[1].hours.expected > 1.05 * usual.rows[1].hours.expected
-    assert "network (tcp-100): 12.5 GB/s a node, unchecked (one 100 Gb/s Ethernet port for each node)" in slow.notes
-    with pytest.raises(ValueError, match="network"):
-        request(network="token-ring")
-
-
 def test_goodput_falls_with_gpus_and_the_interval_is_young_and_dalys() -> None:
     assumptions = Goodput(overhead=0.0, failures_per_gpu_hour=1e-4, checkpoint_s=60, restart_s=600)
     few, many = expected_goodput(assumptions, 64), expected_goodput(assumptions, 4096)
@@ -169,7 +139,6 @@ def test_gpus_that_fail_faster_than_they_recover_never_finish() -> None:
         ({"counts": []}, "counts"),
         ({"gpus": []}, "gpus"),
         ({"start": "2027-03-01", "deadline": "2027-02-01"}, r"deadline \(2027-02-01\) must be after the start"),
-        ({"budget": 1e5, "prices": {}}, r"budget \(100000\) needs prices"),
         (
             {"prices": {"h100": 2.0, "H-100": 3.0}},
             r"prices.H-100 \(3.0\) is the same kind as h100; give its price once",
@@ -202,13 +171,15 @@ def test_a_run_without_a_first_day_ends_its_hours_after_now_and_not_after_midnig
         assert (row.meets_deadline in ("surely", "likely")) == (ends[1].date() <= date(2026, 12, 10))
 
 
-def test_a_deadline_in_the_past_and_an_unknown_gpu_are_rejected() -> None:
+def test_a_deadline_in_the_past_an_unknown_gpu_and_a_budget_without_prices_are_rejected() -> None:
     with pytest.raises(ValueError, match=r"deadline \(2026-11-01\) must be after the start"):
         plan(request(deadline="2026-11-01"), NOW)
     with pytest.raises(ValueError, match="is not in the catalogue"):
         plan(request(gpus=["h999"], prices={}), NOW)
     with pytest.raises(ValueError, match=r"gpus \('H100-SXM5-80GB'\) is the same kind as h100"):
         plan(request(gpus=["h100", "H100-SXM5-80GB"], prices={}), NOW)
+    with pytest.raises(ValueError, match=r"budget \(100000\) needs prices"):
+        plan(request(budget=1e5, prices={}), NOW)
 
 
 def test_five_kinds_and_twelve_counts_of_a_70b_take_about_a_second() -> None:

@@ -161,6 +161,15 @@ def test_strong_scaling_keeps_the_targets_batch_on_every_size() -> None:
     assert projection_words.strong_scaling(projection.model_copy(update={"strong_scaling": ()})) == []
 
 
+def test_strong_scaling_leaves_out_sizes_on_which_accumulated_gradients_do_not_fit() -> None:
+    sizes = sizes_of("64x8", cluster="2x8xl4", global_batch=1024)
+    config = SHARDED.model_copy(update={"strategy": Fsdp2Config(dp_shard=16, grad_sync="last")})
+    projection = projection_of(sizes, measured(sizes, [config], 1.0), [])
+    assert len(projection.best.curve) > 10, "without accumulation, the trial fits on every size"
+    assert [point.gpus for point in projection.strong_scaling] == [512]
+    assert projection_words.strong_scaling(projection) == []
+
+
 def test_the_answer_says_where_the_curve_bends_and_what_limits_the_target() -> None:
     usual = answer_of()
     assert usual.best.bends_at_gpus is None and usual.best.bound_by == "compute"

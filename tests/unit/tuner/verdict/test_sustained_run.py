@@ -16,6 +16,7 @@ from shardtune.api_schemas.trials.measure_plan import MeasurePlan
 from shardtune.api_schemas.trials.measurements import Measurement
 from shardtune.api_schemas.trials.short_steps import ShortStepTimes
 from shardtune.api_schemas.trials.trial import TrialState
+from shardtune.service.wording.answers import sustained_speed
 from shardtune.tuner.history import Observation
 from shardtune.tuner.verdict.contenders import contender
 from shardtune.tuner.verdict.winner import sustained_run
@@ -156,6 +157,17 @@ def test_it_is_slower_only_below_what_the_runs_of_the_comparison_allow() -> None
     assert not speed_of(long_run((95.5, 95.5))).is_slower and speed_of(long_run((94.5, 94.5))).is_slower
     disturbed = speed_of(long_run((80.0, 80.0), disturbed="other programs kept 3 of 4 cores busy"))
     assert disturbed.is_disturbed and not disturbed.is_slower
+
+
+@pytest.mark.parametrize(
+    "cause", ["other programs kept 3 of 4 cores busy", "its timed windows lie apart by ±12% of the step time"]
+)
+def test_a_disturbed_run_names_the_recorded_cause_and_blames_nobody_else(cause: str) -> None:
+    speed = speed_of(long_run((80.0, 80.0), disturbed=cause))
+    (reason,) = sustained_speed.reasons(result_for(winner()).model_copy(update={"sustained": speed}))
+    assert reason.text.startswith(f"the sustained run was disturbed ({cause}): ")
+    assert reason.shown == "the sustained run was disturbed"
+    assert speed_of(long_run((80.0, 80.0))).reason is None
 
 
 def test_without_two_runs_to_compare_with_nothing_is_called_slower() -> None:

@@ -17,6 +17,7 @@ from shardtune.api_schemas.trials.trial import (
     RunPurpose,
     Trial,
     TrialOrigin,
+    TrialReason,
     TrialState,
     changes_in,
 )
@@ -26,6 +27,8 @@ from shardtune.service.wording.knob_words import KNOBS, knob_name
 from shardtune.tuner.verdict.comparison_blocks import NEAR_FRACTION
 
 _MOST_REASONS = 5
+_LEAST_GAIN = 0.0005
+"""Smallest expected gain, as a fraction, that is not printed as 0.0%."""
 _RUN_NAMES = {
     RunPurpose.MODEL_SUMMARY: "model summary",
     RunPurpose.SEARCH: "search run",
@@ -141,7 +144,14 @@ def sampler_note(trial: Trial) -> str:
     """Describe the change of configuration that the sampler tested with a trial. Empty for starting configurations,
     and for samplers that give no reason."""
     why = trial.reason
-    return "" if why is None else f" (tried: {describe_change(why.tests)}; expected gain {why.expected_gain:.1%})"
+    return "" if why is None else f" (tried: {describe_change(why.tests)}; {expected_gain(why)})"
+
+
+def expected_gain(reason: TrialReason) -> str:
+    """Describe the gain that the sampler expected of a trial: `expected gain 1.7%`. A gain that would read 0.0%
+    is given as an upper bound."""
+    gain = reason.expected_gain
+    return f"expected gain {'below 0.1%' if abs(gain) < _LEAST_GAIN else f'{gain:.1%}'}"
 
 
 def describe_change(stored: str) -> str:

@@ -137,7 +137,7 @@ def _after_too_busy(study: Study, result: StudyResult, options: TuneOptions) -> 
         command = waiting.from_the_start()
     else:
         command = f"the same command with {shlex.join(waiting.wait_words())}"
-    return f"{command} (waits for a quiet machine, {minutes:g} minutes in all)"
+    return f"{command} (waits for a quiet machine, {minutes:g} minutes in all; then it runs even if busy)"
 
 
 def _files_in_folder(out: Path, paths: Sequence[str]) -> str:

@@ -318,7 +318,10 @@ def busy_command(rests_on: str, missing_runs: int, max_pairs: int = 24, **change
 
 def test_after_a_busy_machine_the_missing_pairs_are_run_and_wait_for_quiet() -> None:
     command = busy_command("pairs", 20, ranks=2)
-    assert command.startswith("shardtune tune --add-pairs 10 --wait-for-quiet 30 --ranks 2 (waits")
+    assert command == (
+        "shardtune tune --add-pairs 10 --wait-for-quiet 30 --ranks 2 "
+        "(waits for a quiet machine, 30 minutes in all; then it runs even if busy)"
+    )
     assert busy_command("pairs", 20, wait_for_quiet_min=90).startswith(
         "shardtune tune --add-pairs 10 --wait-for-quiet 90"
     )

@@ -142,8 +142,7 @@ def _after_too_busy(study: Study, result: StudyResult, options: TuneOptions) -> 
 
 def _files_in_folder(out: Path, paths: Sequence[str]) -> str:
     """Return the folder of the written files and their names in it: `best (config.json, launch.sh)`."""
-    folder = os.path.relpath(out)
-    return f"{folder} ({', '.join(os.path.relpath(path, folder) for path in paths)})"
+    return f"{out} ({', '.join(os.path.relpath(path, out) for path in paths)})"
 
 
 def _launch_line(out: Path, paths: Sequence[str]) -> str:

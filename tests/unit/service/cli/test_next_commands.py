@@ -1,7 +1,6 @@
 """The command that is named next is one that works: with what the worker needs again, as a shell reads it."""
 
 import json
-import os
 import shlex
 from datetime import UTC, datetime
 from pathlib import Path
@@ -143,8 +142,8 @@ def test_a_program_reads_one_object_and_its_user_the_verdict_and_the_next_comman
     printed = capsys.readouterr()
     assert json.loads(printed.out)["verdict"] == "undecided"
     verdict, files, command = printed.err.splitlines()
-    assert verdict == f"verdict     {verdict_text(result)}" and verdict.startswith("verdict     undecided")
-    assert files == f"files       {os.path.relpath(tmp_path / 'best')} (config.json)"
+    assert verdict == f"verdict     {verdict_text(result)}"
+    assert files == f"files       {tmp_path / 'best'} (config.json)"
     assert command.startswith("to decide   ") and "shardtune tune" in command
 
 

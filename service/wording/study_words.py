@@ -9,7 +9,6 @@ from shardtune.api_schemas.studies.verdicts import AgainstDefault, OpenVerdict
 from shardtune.api_schemas.training import float8
 from shardtune.api_schemas.training.optimizers import DEFAULT_OPTIMIZER
 from shardtune.api_schemas.training.workload import Workload
-from shardtune.api_schemas.trials.measurements import Measurement
 from shardtune.api_schemas.trials.resume_check import ResumeCheck, ResumeOutcome
 from shardtune.api_schemas.trials.trial import (
     KnobChange,
@@ -226,18 +225,10 @@ def count_disturbed(disturbed: int, search_runs: int) -> str:
     return f"{disturbed} of {counted(search_runs, 'search run')} {'was' if disturbed == 1 else 'were'} disturbed"
 
 
-def search_run_disturbance(trial: Trial) -> str:
-    """Say that the search run of a trial counts although it was disturbed, as `disturbance` does; empty if it was
-    not."""
-    return disturbance(next((run.measurement for run in trial.runs if run.purpose == RunPurpose.SEARCH), None))
-
-
-def disturbance(measurement: Measurement | None) -> str:
-    """Say that a run was disturbed, and name other programs only where they were seen: `disturbed by other programs`;
-    empty if it was not disturbed."""
-    if measurement is None or measurement.disturbed is None:
-        return ""
-    return "disturbed by other programs" if measurement.is_disturbed_by_programs else "disturbed"
+def is_search_run_disturbed(trial: Trial) -> bool:
+    """Whether the search run of a trial counts although it was disturbed."""
+    measured = (run.measurement for run in trial.runs if run.purpose == RunPurpose.SEARCH)
+    return any(measurement is not None and measurement.disturbed is not None for measurement in measured)
 
 
 UNDISTURBED_SPREAD = "no other program was seen to disturb them"

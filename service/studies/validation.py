@@ -146,11 +146,10 @@ def _small_budget_note(budget: Budget, initial_configs: Seeds) -> tuple[str, ...
     trials, sufficient = budget.max_trials, len(initial_configs) + stopping.MIN_GUIDED
     if trials is None or trials >= sufficient:
         return ()
-    remaining = max(0, trials - len(initial_configs))
-    chosen = f"at least {remaining}" if remaining else "maybe none"
+    taken = min(trials, len(initial_configs))
     return (
-        f"budget.max_trials ({trials}): up to {min(trials, len(initial_configs))} are starting configurations, and the "
-        f"search chooses {chosen}; of {sufficient} trials, it would choose at least {stopping.MIN_GUIDED}",
+        f"budget.max_trials ({trials}): starting configurations take up to {taken} of them; raise it to {sufficient} or "
+        "more for a longer search",
     )
 
 

@@ -74,7 +74,7 @@ def _created(data: Data, reason: TrialReason | None, origins: Mapping[str, str])
         return f"{text} ({origins[data['origin']]})"
     if reason is None:
         return text
-    return f"{text} ({study_words.describe_change(reason.tests)}; expected gain {reason.expected_gain:.1%})"
+    return f"{text} ({study_words.describe_change(reason.tests)}; {study_words.expected_gain(reason)})"
 
 
 def _run_ended(data: Data, cause: str) -> str:

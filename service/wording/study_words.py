@@ -9,7 +9,6 @@ from shardtune.api_schemas.studies.verdicts import AgainstDefault, OpenVerdict
 from shardtune.api_schemas.training import float8
 from shardtune.api_schemas.training.optimizers import DEFAULT_OPTIMIZER
 from shardtune.api_schemas.training.workload import Workload
-from shardtune.api_schemas.trials.measurements import Measurement
 from shardtune.api_schemas.trials.resume_check import ResumeCheck, ResumeOutcome
 from shardtune.api_schemas.trials.trial import (
     KnobChange,
@@ -17,6 +16,7 @@ from shardtune.api_schemas.trials.trial import (
     RunPurpose,
     Trial,
     TrialOrigin,
+    TrialReason,
     TrialState,
     changes_in,
 )
@@ -26,6 +26,8 @@ from shardtune.service.wording.knob_words import KNOBS, knob_name
 from shardtune.tuner.verdict.comparison_blocks import NEAR_FRACTION
 
 _MOST_REASONS = 5
+_LEAST_GAIN = 0.0005
+"""Smallest expected gain, as a fraction, that is not printed as 0.0%."""
 _RUN_NAMES = {
     RunPurpose.MODEL_SUMMARY: "model summary",
     RunPurpose.SEARCH: "search run",
@@ -141,7 +143,14 @@ def sampler_note(trial: Trial) -> str:
     """Describe the change of configuration that the sampler tested with a trial. Empty for starting configurations,
     and for samplers that give no reason."""
     why = trial.reason
-    return "" if why is None else f" (tried: {describe_change(why.tests)}; expected gain {why.expected_gain:.1%})"
+    return "" if why is None else f" (tried: {describe_change(why.tests)}; {expected_gain(why)})"
+
+
+def expected_gain(reason: TrialReason) -> str:
+    """Describe the gain that the sampler expected of a trial: `expected gain 1.7%`. A gain that would read 0.0%
+    is given as an upper bound."""
+    gain = reason.expected_gain
+    return f"expected gain {'below 0.1%' if abs(gain) < _LEAST_GAIN else f'{gain:.1%}'}"
 
 
 def describe_change(stored: str) -> str:
@@ -216,18 +225,10 @@ def count_disturbed(disturbed: int, search_runs: int) -> str:
     return f"{disturbed} of {counted(search_runs, 'search run')} {'was' if disturbed == 1 else 'were'} disturbed"
 
 
-def search_run_disturbance(trial: Trial) -> str:
-    """Say that the search run of a trial counts although it was disturbed, as `disturbance` does; empty if it was
-    not."""
-    return disturbance(next((run.measurement for run in trial.runs if run.purpose == RunPurpose.SEARCH), None))
-
-
-def disturbance(measurement: Measurement | None) -> str:
-    """Say that a run was disturbed, and name other programs only where they were seen: `disturbed by other programs`;
-    empty if it was not disturbed."""
-    if measurement is None or measurement.disturbed is None:
-        return ""
-    return "disturbed by other programs" if measurement.is_disturbed_by_programs else "disturbed"
+def is_search_run_disturbed(trial: Trial) -> bool:
+    """Whether the search run of a trial counts although it was disturbed."""
+    measured = (run.measurement for run in trial.runs if run.purpose == RunPurpose.SEARCH)
+    return any(measurement is not None and measurement.disturbed is not None for measurement in measured)
 
 
 UNDISTURBED_SPREAD = "no other program was seen to disturb them"

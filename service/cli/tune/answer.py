@@ -25,6 +25,7 @@ from shardtune.service.cli.write_files import (
     write_files,
 )
 from shardtune.service.client import ServiceClient, ServiceError
+from shardtune.service.wording.answers.verdict_line import verdict_text
 from shardtune.service.wording.more_pairs import more_pairs
 
 _TOOLS: tuple[FineTuningFormat, ...] = get_args(FineTuningFormat)
@@ -32,13 +33,16 @@ _TOOLS: tuple[FineTuningFormat, ...] = get_args(FineTuningFormat)
 
 def write_and_print(client: ServiceClient, study: Study, options: TuneOptions) -> None:
     """Write the recommended configuration's files and print the answer, with the next command if the answer is
-    undecided. With `--json`, stdout holds one object, and the command goes to stderr."""
+    undecided. With `--json`, stdout holds one object; the verdict, the folder of the files and the command go to
+    stderr."""
     assert study.result is not None
     (paths, problem), trials = write_all_files(client, study, options), client.trials(study.study_id)
     # A program reads the object on stdout; the person who started it reads the rest.
     remarks = sys.stderr if options.as_json else sys.stdout
     if options.as_json:
         print(json.dumps(summary.as_json(study, study.result, trials, paths)))
+        print(f"{'verdict':<12}{verdict_text(study.result)}", file=remarks)
+        print(f"{'files':<12}{_files_in_folder(options.out, paths)}", file=remarks)
     else:
         launch_line = _launch_line(options.out, paths)
         print(summary.as_text(study, study.result, trials, client.rejections(study.study_id), paths, launch_line))
@@ -133,7 +137,12 @@ def _after_too_busy(study: Study, result: StudyResult, options: TuneOptions) -> 
         command = waiting.from_the_start()
     else:
         command = f"the same command with {shlex.join(waiting.wait_words())}"
-    return f"{command} (waits for a quiet machine, {minutes:g} minutes in all)"
+    return f"{command} (waits for a quiet machine, {minutes:g} minutes in all; then it runs even if busy)"
+
+
+def _files_in_folder(out: Path, paths: Sequence[str]) -> str:
+    """Return the folder of the written files and their names in it: `best (config.json, launch.sh)`."""
+    return f"{out} ({', '.join(os.path.relpath(path, out) for path in paths)})"
 
 
 def _launch_line(out: Path, paths: Sequence[str]) -> str:

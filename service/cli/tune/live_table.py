@@ -109,13 +109,13 @@ def _footer(study: Study, trials: Sequence[Trial], rejections: Sequence[Rejectio
         counts += [f"{shown} validation runs"] if activity_words.most_validation_runs(study) else []
     elif study.phase is not StudyPhase.DONE:
         counts.append(f"then about {time_left.validation_runs_expected(study)} validation runs")
-    remaining = time_left.estimate(study, time_left.count_runs(study, trials), elapsed_s)
-    counts.append(f"{study_words.duration(elapsed_s)} so far" + (f", {remaining} left" if remaining else ""))
+    remaining = time_left.words(study, trials, elapsed_s)
+    counts.append(f"{study_words.duration(elapsed_s)} so far" + (f", {remaining}" if remaining else ""))
     lines.append("time  " + ", ".join(counts))
     # One line each: a footer that wraps would push the table off the screen.
     return Text("\n" + "\n".join(lines), no_wrap=True, overflow="ellipsis")
 
 
 def _note(trial: Trial, is_best: bool) -> str:
-    disturbed = "disturbed" if study_words.search_run_disturbance(trial) else ""
+    disturbed = "disturbed" if study_words.is_search_run_disturbed(trial) else ""
     return ", ".join(filter(None, ["best so far" if is_best else study_words.failure_line(trial), disturbed]))

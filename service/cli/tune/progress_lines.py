@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 from shardtune.api_schemas.studies.study import Study
 from shardtune.api_schemas.studies.study_state import StudyPhase
-from shardtune.api_schemas.trials.trial import Attempt, AttemptEnd, Rejection, Run, Trial, TrialState
+from shardtune.api_schemas.trials.trial import Attempt, AttemptEnd, Rejection, Run, RunPurpose, Trial, TrialState
 from shardtune.service.wording import disambiguate, study_words
-from shardtune.service.wording.progress import activity_words, time_left
+from shardtune.service.wording.progress import activity_words, kept_runs, pair_lines, time_left
 
 _MOST_REJECTIONS = 3
 
@@ -27,6 +27,11 @@ class LineView:
         self._rehearsals: set[str] = set()
         self._recipe_runs: set[str] = set()
         self._disturbed: set[tuple[str, int]] = set()
+        self._kept: set[str] = set()
+        self._is_disturbance_lasting = False
+        self._is_advised = False
+        self._pairs: set[tuple[int, int]] = set()
+        self._has_ended = False
         self._waits: set[tuple[str, int, int]] = set()
         self._reason: str | None = None
 
@@ -47,6 +52,8 @@ class LineView:
             self._final_comparison, self._confirmed = study.final_comparison, set()
         if self._phase is None and any(study_words.is_done(trial) for trial in trials):
             self._summarize_earlier(study, trials, rejections)
+        self._print_disturbed(trials)
+        self._print_kept(study, trials)
         for trial in trials:
             if self._states.get(trial.number) is not trial.state:
                 self._states[trial.number] = trial.state
@@ -61,16 +68,19 @@ class LineView:
             self._phase = study.phase
             if study.phase is not StudyPhase.SEARCH:
                 self._write(activity_words.activity(study, trials))
-            if (advice := activity_words.describe_busy_search(study, trials)) is not None:
-                self._write(advice)
-        self._print_disturbed(trials)
+            # Once when the load stays, and once more when the runs that decide begin.
+            self._is_advised = False
+        if not self._is_advised and (advice := activity_words.describe_busy_search(study, trials)) is not None:
+            self._is_advised = True
+            self._write(advice)
         self._print_waits(trials)
         self._print_validation_runs(study, trials, elapsed_s)
-        self._print_whole_steps(trials)
+        self._print_pairs(study, trials)
+        self._print_whole_steps(study, trials)
         self._print_resume_checks(trials)
-        self._print_sustained_runs(trials)
+        self._print_sustained_runs(study, trials)
         self._print_rehearsals(trials)
-        self._print_recipe_runs(trials)
+        self._print_recipe_runs(study, trials)
 
     def _print_validation_runs(self, study: Study, trials: Sequence[Trial], elapsed_s: float) -> None:
         for trial, run in activity_words.validation_runs(study, trials):
@@ -79,8 +89,22 @@ class LineView:
                 figure = study_words.rate(run.measurement.tokens_per_s_per_gpu if run.measurement else None)
                 self._write(
                     f"{activity_words.validation_run(study, len(self._confirmed))}: trial {trial.number}, "
-                    f"{figure} tokens/s/GPU{_disturbance_note(run)}{_time_left_note(study, trials, elapsed_s)}"
+                    f"{figure} tokens/s/GPU{_kept_mark(study, trials, trial, run)}{_time_left_note(study, trials, elapsed_s)}"
                 )
+
+    def _print_pairs(self, study: Study, trials: Sequence[Trial]) -> None:
+        new = [
+            (block, line)
+            for block, line in pair_lines.pair_lines(study, trials).items()
+            if (study.final_comparison, block) not in self._pairs
+        ]
+        for block, line in new:
+            self._pairs.add((study.final_comparison, block))
+            self._write(line)
+        end = pair_lines.end_of_pairs(study)
+        if end is not None and not self._has_ended:
+            self._has_ended = True
+            self._write(end)
 
     def _print_disturbed(self, trials: Sequence[Trial]) -> None:
         # A disturbed attempt stays in the run's history; the set makes its line appear once.
@@ -90,6 +114,19 @@ class LineView:
                 name = f"{study_words.run_name(run.purpose)} of trial {trial.number}, attempt {attempt.attempt}"
                 cause = f" ({attempt.failure_message})" if attempt.failure_message else ""
                 self._write(f"disturbed, does not count: {name}{cause}")
+
+    def _print_kept(self, study: Study, trials: Sequence[Trial]) -> None:
+        """Print the first of several runs that are kept for the same lasting reason; the others only have a mark."""
+        for trial, run in kept_runs.ended_runs(trials):
+            if run.run_id in self._kept:
+                continue
+            self._kept.add(run.run_id)
+            kept = kept_runs.kept_run(study, trials, trial, run)
+            if kept is None:
+                self._is_disturbance_lasting = False
+            elif kept.is_lasting and not self._is_disturbance_lasting:
+                self._is_disturbance_lasting = True
+                self._write(kept.line)
 
     def _print_waits(self, trials: Sequence[Trial]) -> None:
         """Print which programs a run waits for until its machine is quiet. The line is printed when the run begins to
@@ -112,13 +149,14 @@ class LineView:
                 end = "built and stepped" if problem is None else f"{problem.code}: {problem.message}"
                 self._write(f"rehearsal of trial {trial.number} at the target's number of ranks: {end}")
 
-    def _print_whole_steps(self, trials: Sequence[Trial]) -> None:
+    def _print_whole_steps(self, study: Study, trials: Sequence[Trial]) -> None:
         for trial, run in activity_words.runs_of(trials, "validation", TrialState.COMPLETE):
             if run.is_whole_step and run.run_id not in self._whole_steps and run.measurement is not None:
                 self._whole_steps.add(run.run_id)
                 figure = study_words.rate(run.measurement.tokens_per_s_per_gpu)
                 self._write(
-                    f"whole steps after the verdict: trial {trial.number}, {figure} tokens/s/GPU{_disturbance_note(run)}"
+                    f"whole steps after the verdict: trial {trial.number}, {figure} tokens/s/GPU"
+                    f"{_kept_mark(study, trials, trial, run)}"
                 )
 
     def _print_resume_checks(self, trials: Sequence[Trial]) -> None:
@@ -130,20 +168,22 @@ class LineView:
                     f"(saved in {run.resume_check.save_s:.2f} s, loaded in {run.resume_check.load_s:.2f} s)"
                 )
 
-    def _print_sustained_runs(self, trials: Sequence[Trial]) -> None:
+    def _print_sustained_runs(self, study: Study, trials: Sequence[Trial]) -> None:
         for trial, run in activity_words.runs_of(trials, "sustained", TrialState.COMPLETE):
             if run.run_id not in self._sustained_runs and run.measurement is not None:
                 self._sustained_runs.add(run.run_id)
                 figure = study_words.rate(run.measurement.tokens_per_s_per_gpu)
-                self._write(f"sustained run of trial {trial.number}: {figure} tokens/s/GPU{_disturbance_note(run)}")
+                mark = _kept_mark(study, trials, trial, run)
+                self._write(f"sustained run of trial {trial.number}: {figure} tokens/s/GPU{mark}")
 
-    def _print_recipe_runs(self, trials: Sequence[Trial]) -> None:
-        for _, run in activity_words.runs_of(trials, "recipe", TrialState.COMPLETE):
+    def _print_recipe_runs(self, study: Study, trials: Sequence[Trial]) -> None:
+        for trial, run in activity_words.runs_of(trials, "recipe", TrialState.COMPLETE):
             if run.run_id not in self._recipe_runs and run.measurement is not None:
                 self._recipe_runs.add(run.run_id)
                 self._write(
                     f"recipe run {len(self._recipe_runs)}: {run.recipe or 'as stated'}, "
-                    f"{study_words.rate(run.measurement.tokens_per_s_per_gpu)} tokens/s/GPU{_disturbance_note(run)}"
+                    f"{study_words.rate(run.measurement.tokens_per_s_per_gpu)} tokens/s/GPU"
+                    f"{_kept_mark(study, trials, trial, run)}"
                 )
 
     def _print_rejections(self, rejections: Sequence[Rejection]) -> None:
@@ -161,6 +201,8 @@ class LineView:
         self._states = {trial.number: trial.state for trial in done}
         self._confirmed = {run.run_id for _, run in activity_words.validation_runs(study, trials)}
         self._disturbed = {(run.run_id, attempt.attempt) for _, run, attempt in _disturbed_attempts(trials)}
+        self._kept = {run.run_id for _, run in kept_runs.ended_runs(trials)}
+        self._pairs = {(study.final_comparison, block) for block in pair_lines.pair_lines(study, trials)}
         self._rejected = len(rejections)
         confirmed = f" and {len(self._confirmed)} validation runs" if self._confirmed else ""
         self._write(f"{len(done)} trial{'s' * (len(done) != 1)}{confirmed} ended earlier")
@@ -175,17 +217,17 @@ def _disturbed_attempts(trials: Sequence[Trial]) -> Iterator[tuple[Trial, Run, A
                     yield trial, run, attempt
 
 
-def _disturbance_note(run: Run) -> str:
-    disturbed = study_words.disturbance(run.measurement)
-    # Not "counts": a pair under unequal load is left out, and a whole step that was disturbed decides nothing.
-    return f", not repeated although {disturbed}" if disturbed else ""
+def _kept_mark(study: Study, trials: Sequence[Trial], trial: Trial, run: Run) -> str:
+    """Return the mark of a run that was disturbed and is not repeated; empty for another run."""
+    kept = kept_runs.kept_run(study, trials, trial, run)
+    return "" if kept is None else kept.mark
 
 
 def _time_left_note(study: Study, trials: Sequence[Trial], elapsed_s: float) -> str:
     """Return the estimated remaining time of a study, in parentheses at the end of a line; empty if nothing is
     known."""
-    remaining = time_left.estimate(study, time_left.count_runs(study, trials), elapsed_s)
-    return f" ({remaining} left)" if remaining else ""
+    remaining = time_left.words(study, trials, elapsed_s)
+    return f" ({remaining})" if remaining else ""
 
 
 def _trial_line(study: Study, trial: Trial, trials: Sequence[Trial], elapsed_s: float) -> str:
@@ -194,10 +236,11 @@ def _trial_line(study: Study, trial: Trial, trials: Sequence[Trial], elapsed_s: 
     description = disambiguate.describe_trials(trials)[trial.number]
     if trial.state is TrialState.COMPLETE:
         is_best = study.best_so_far is not None and study.best_so_far.trial_number == trial.number
+        search_run = next((run for run in trial.runs if run.purpose == RunPurpose.SEARCH), None)
+        mark = "" if search_run is None else _kept_mark(study, trials, trial, search_run)
         line = (
             f"{name}: {description}: {study_words.rate(trial.tokens_per_s_per_gpu)} tokens/s/GPU, "
-            f"{study_words.trial_memory(trial)}{study_words.prediction_note(trial)}{study_words.sampler_note(trial)}"
-            + (f", {disturbed}" if (disturbed := study_words.search_run_disturbance(trial)) else "")
+            f"{study_words.trial_memory(trial)}{study_words.prediction_note(trial)}{study_words.sampler_note(trial)}{mark}"
             + (", best so far" if is_best else "")
         )
         return line + _time_left_note(study, trials, elapsed_s)

@@ -7,11 +7,13 @@ from shardtune.api_schemas.studies.study import Study
 from shardtune.api_schemas.studies.study_state import StudyPhase
 from shardtune.api_schemas.trials.progress import Progress
 from shardtune.api_schemas.trials.trial import Run, RunPurpose, Trial, TrialState
+from shardtune.service.wording.progress import kept_runs
 from shardtune.service.wording.study_words import duration
 from shardtune.tuner.verdict import final_comparison
 
 _FEWEST_BUSY = 3
-"""Minimum number of search runs, all disturbed, that show a load that stays."""
+"""Minimum number of search runs, all disturbed, that show a load that stays. Fewer do where repeats have ended because
+of the load."""
 
 
 def activity(study: Study, trials: Sequence[Trial]) -> str:
@@ -70,14 +72,14 @@ def validation_run(study: Study, number: int) -> str:
 
 
 def _parts_of_maximum(study: Study) -> str:
-    """Say how the maximum number of runs follows from `max_pairs`: ` (up to 7 pairs and 10 screening runs)`. Empty if
-    no pairs are planned, as among several defaults alone."""
+    """Say how the maximum number of runs follows from `max_pairs`: ` (up to 10 runs that choose what to pair, then up to
+    7 pairs)`. Empty if no pairs are planned, as among several defaults alone."""
     pairs = study.spec.budget.max_pairs
     screening = most_validation_runs(study) - 2 * pairs
     if screening < 0:
         return ""
-    others = f" and {screening} screening run{'s' if screening > 1 else ''}" if screening else ""
-    return f" (up to {pairs} pairs{others})"
+    choosing = f"up to {screening} run{'s that choose' if screening > 1 else ' that chooses'} what to pair, then "
+    return f" ({choosing if screening else ''}up to {pairs} pairs)"
 
 
 def of_most_validation_runs(study: Study, number: int) -> str:
@@ -116,29 +118,30 @@ def runs_of(trials: Sequence[Trial], purpose: str, state: TrialState) -> list[tu
 
 
 def describe_busy_search(study: Study, trials: Sequence[Trial]) -> str | None:
-    """Describe how to get a verdict although each search run was disturbed. None if fewer runs or not all of them were
-    disturbed, before the final comparison, and once one of its runs was undisturbed."""
-    if study.phase is not StudyPhase.FINAL_COMPARISON:
+    """Describe how to get a verdict although each run so far was disturbed. None if the runs show no load that stays,
+    and once one of them was undisturbed."""
+    if study.phase not in (StudyPhase.SEARCH, StudyPhase.FINAL_COMPARISON):
         return None
     searched = runs_of(trials, RunPurpose.SEARCH, TrialState.COMPLETE)
-    measured = [run.measurement for _, run in searched if run.measurement is not None]
-    compared = [run.measurement for _, run in validation_runs(study, trials) if run.measurement]
-    if len(measured) < _FEWEST_BUSY or any(run.disturbed is None for run in (*measured, *compared)):
+    measured = [(trial, run) for trial, run in (*searched, *validation_runs(study, trials)) if run.measurement]
+    kept = [kept_runs.kept_run(study, trials, trial, run) for trial, run in measured]
+    if not kept or not all(kept):
         return None
-    last = (measured + compared)[-1]
+    if len(searched) < _FEWEST_BUSY and not any(run is not None and run.is_load_steady for run in kept):
+        return None
+    last = measured[-1][1].measurement
+    assert last is not None
     if not last.is_disturbed_by_programs:
         return (
-            f"all {len(measured)} search runs were disturbed, and only undisturbed runs can confirm an answer: by what is not "
-            f"known (the last run: {last.disturbed}); use a machine that runs nothing else"
+            "every run so far was disturbed, and only undisturbed runs can confirm an answer: by what is not known "
+            f"(the last run: {last.disturbed}); use a machine that runs nothing else"
         )
     seen = last.conditions
     named = program_names(seen.foreign_programs) if seen is not None else ""
     programs = f"other programs ({named})" if named else "other programs"
-    # The remedy first: the table of a narrow terminal cuts the end of a line.
-    return (
-        f"end {programs} now, or begin again with --wait-for-quiet: they disturbed all {len(measured)} search runs, and only "
-        "undisturbed runs can confirm an answer"
-    )
+    # The remedy first: the table of a narrow terminal cuts the end of a line. One remedy alone: whoever cannot follow it
+    # gets the command for later with the answer.
+    return f"end {programs} now: they disturbed every run so far, and only undisturbed runs can confirm an answer"
 
 
 def describe_step(progress: Progress | None) -> str:

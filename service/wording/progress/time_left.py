@@ -7,7 +7,7 @@ from statistics import fmean
 from shardtune.api_schemas.studies.budget import FEWEST_PAIRS
 from shardtune.api_schemas.studies.study import Study
 from shardtune.api_schemas.studies.study_state import StudyPhase
-from shardtune.api_schemas.trials.trial import SEED_ORIGINS, AttemptEnd, RunPurpose, Trial, TrialState
+from shardtune.api_schemas.trials.trial import SEED_ORIGINS, AttemptEnd, Run, RunPurpose, Trial, TrialState
 from shardtune.service.wording import study_words
 from shardtune.service.wording.progress import activity_words
 from shardtune.tuner.search.seeds import MAX_SEEDS
@@ -47,6 +47,8 @@ class RunCounts:
     before the first one is complete."""
     repeats_per_run: float = 0.0
     """Mean number of attempts of a complete search run that were disturbed."""
+    has_later_run: bool = False
+    """Whether a run is open that follows the final comparison, such as the resume check: no pair is left then."""
 
 
 def count_runs(study: Study, trials: Sequence[Trial]) -> RunCounts:
@@ -74,7 +76,25 @@ def count_runs(study: Study, trials: Sequence[Trial]) -> RunCounts:
         mean_validation_s=sum(fresh) / len(fresh) if fresh else None,
         mean_chosen_s=fmean(chosen_seconds) if chosen_seconds else None,
         repeats_per_run=fmean(disturbed_attempts) if disturbed_attempts else 0.0,
+        has_later_run=any(_follows_comparison(run) for trial in trials for run in trial.runs),
     )
+
+
+def _follows_comparison(run: Run) -> bool:
+    is_later = run.is_whole_step or run.purpose in (RunPurpose.RESUME_CHECK, RunPurpose.SUSTAINED, RunPurpose.RECIPE)
+    return run.state.is_open and is_later
+
+
+def words(study: Study, trials: Sequence[Trial], elapsed_s: float) -> str:
+    """Describe the remaining time of a study: `about 3 min to 5 min left`. Empty where nothing is known. Beyond the
+    expected validation runs, the time holds only if all pairs are needed, and the words say so."""
+    runs = count_runs(study, trials)
+    remaining = estimate(study, runs, elapsed_s)
+    if not remaining:
+        return ""
+    is_comparing = study.phase is StudyPhase.FINAL_COMPARISON and not (runs.recipe_runs or runs.has_later_run)
+    is_bound = is_comparing and runs.validation_runs >= validation_runs_expected(study)
+    return f"{remaining} left{f' if all {study.spec.budget.max_pairs} pairs are needed' if is_bound else ''}"
 
 
 def estimate(study: Study, runs: RunCounts, elapsed_s: float) -> str:
@@ -95,8 +115,8 @@ def estimate(study: Study, runs: RunCounts, elapsed_s: float) -> str:
         runs.mean_validation_s if runs.mean_validation_s is not None and runs.validation_runs >= _ENOUGH else per_run
     )
     expected, most = validation_runs_expected(study), activity_words.most_validation_runs(study)
-    # Recipes run once the verdict is known: then no validation run is left.
-    is_verdict_known = runs.recipe_runs > 0
+    # The resume check, recipes and others run once the verdict is known: then no validation run is left.
+    is_verdict_known = runs.recipe_runs > 0 or runs.has_later_run
     is_over = runs.validation_runs >= expected and not is_verdict_known
     # Pairs that run again, as they do not count, exceed the maximum.
     left = 0 if is_verdict_known else max(0, (most if is_over else expected) - runs.validation_runs)

@@ -26,6 +26,7 @@ from shardtune.service.cli.tune import answer, continuation, early_checks, job, 
 from shardtune.service.cli.tune.local_devices import LocalDevices
 from shardtune.service.cli.tune.options import TuneOptions
 from shardtune.service.cli.tune.quiet_options import check_wait, with_default_minutes
+from shardtune.service.wording.answers.verdict_line import verdict_text
 
 ALLOWED = ("--allow-script", "mine=train.py --data 'a b'", "--allow-model", "lora")
 AGAIN = """--allow-script 'mine=train.py --data '"'"'a b'"'"'' --allow-model lora"""
@@ -130,17 +131,20 @@ def test_the_command_after_a_continued_study_names_a_file_that_exists_and_makes_
     assert request.workload.model_dump() == study.spec.workload.model_dump()
 
 
-def test_a_program_reads_one_object_and_its_user_the_next_command(
+def test_a_program_reads_one_object_and_its_user_the_verdict_and_the_next_command(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """`tune --json` ended with the last run's line, and an answer that was too busy said no command."""
+    """`tune --json` ended with the last run's line, or with a command alone: no verdict and no folder."""
     study, result = undecided(None)
     study = study.model_copy(update={"result": result})
     as_json = options(study=None, resume=True, state_dir=tmp_path, out=tmp_path / "best", as_json=True)
     answer.write_and_print(StoredAnswer(), study, as_json)  # type: ignore[arg-type]
     printed = capsys.readouterr()
     assert json.loads(printed.out)["verdict"] == "undecided"
-    assert printed.err.startswith("to decide   ") and "shardtune tune" in printed.err
+    verdict, files, command = printed.err.splitlines()
+    assert verdict == f"verdict     {verdict_text(result)}"
+    assert files == f"files       {tmp_path / 'best'} (config.json)"
+    assert command.startswith("to decide   ") and "shardtune tune" in command
 
 
 class StoredAnswer:
@@ -313,7 +317,10 @@ def busy_command(rests_on: str, missing_runs: int, max_pairs: int = 24, **change
 
 def test_after_a_busy_machine_the_missing_pairs_are_run_and_wait_for_quiet() -> None:
     command = busy_command("pairs", 20, ranks=2)
-    assert command.startswith("shardtune tune --add-pairs 10 --wait-for-quiet 30 --ranks 2 (waits")
+    assert command == (
+        "shardtune tune --add-pairs 10 --wait-for-quiet 30 --ranks 2 "
+        "(waits for a quiet machine, 30 minutes in all; then it runs even if busy)"
+    )
     assert busy_command("pairs", 20, wait_for_quiet_min=90).startswith(
         "shardtune tune --add-pairs 10 --wait-for-quiet 90"
     )

@@ -52,8 +52,8 @@ def test_a_repeated_pair_is_no_run_beyond_the_maximum() -> None:
 @pytest.mark.parametrize(
     ("most", "parts"),
     [
-        (24, " (up to 7 pairs and 10 screening runs)"),
-        (15, " (up to 7 pairs and 1 screening run)"),
+        (24, " (up to 10 runs that choose what to pair, then up to 7 pairs)"),
+        (15, " (up to 1 run that chooses what to pair, then up to 7 pairs)"),
         (14, " (up to 7 pairs)"),
     ],
 )
@@ -137,9 +137,9 @@ def test_a_comparison_after_a_wholly_disturbed_search_says_how_to_get_a_verdict(
         return "\n".join(lines)
 
     busy = searched("other programs kept 0.6 of 2 cores busy")
-    advice = "end other programs (chrome on 0.6 cores) now, or begin again with --wait-for-quiet: they disturbed all 3 "
-    assert advice in shown(busy, busy, busy)
-    assert "can confirm" not in shown(busy, busy, busy, searched(None)) + shown(busy, busy)
+    advice = "end other programs (chrome on 0.6 cores) now: they disturbed every run so far, and only undisturbed runs"
+    assert advice in shown(busy, busy, busy) and "begin again" not in shown(busy, busy, busy)
+    assert "can confirm" not in shown(busy, busy, busy, searched(None))
 
 
 def test_a_search_that_an_unknown_cause_disturbed_blames_no_programs() -> None:

@@ -138,3 +138,26 @@ def test_the_time_left_does_not_jump_with_the_fourth_trial():
     """It rose from 5 to 8 min, as the factor between a seed and a later run depended on the number of trials."""
     before, after = (RunCounts(done, 12.9, 0, None, mean_chosen_s=13.0) for done in (3, 4))
     assert seconds(time_left.estimate(running(8), after, 67.0)) <= seconds(time_left.estimate(running(8), before, 52.0))
+
+
+def test_near_the_end_the_time_of_all_pairs_is_no_promise():
+    """`about 18 s left` was followed by `at most 10 min left`, and only the resume check came."""
+    study = running(8, StudyPhase.FINAL_COMPARISON, final_comparison_runs=16, final_comparison=1)
+    short = study.spec.budget.model_copy(update={"max_pairs": 8})
+    study = study.model_copy(update={"spec": study.spec.model_copy(update={"budget": short})})
+    complete = timed_runs(14)
+    assert time_left.words(study, [complete], 99.0) == "at most 20 s left if all 8 pairs are needed"
+    checked = Run(run_id="c", purpose=RunPurpose.RESUME_CHECK, state=TrialState.WAITING)
+    assert time_left.words(study, [complete.model_copy(update={"runs": (*complete.runs, checked)})], 99.0) == ""
+    assert time_left.words(study, [timed_runs(12)], 99.0) == "about 20 s left"
+
+
+def timed_runs(validation_runs: int) -> Trial:
+    """A trial whose search run and validation runs took 10 s each."""
+    took = Attempt(attempt=1, worker="w", started_at=NOON, finished_at=NOON, end="complete", gpu_seconds=20.0)
+    runs = tuple(
+        Run(run_id=f"r{number}", purpose=purpose, final_comparison=1, state=TrialState.COMPLETE, attempts=(took,))
+        for number, purpose in enumerate(["search", *["validation"] * validation_runs])
+    )
+    config = TrialConfig(strategy=DdpConfig())
+    return Trial(number=0, state=TrialState.COMPLETE, origin="default", config=config, description="DDP", runs=runs)

@@ -1,0 +1,108 @@
+"""Lines about the pairs of a final comparison, and why it ended before its maximum."""
+
+from shardtune.api_schemas.strategies import DdpConfig, TrialConfig
+from shardtune.api_schemas.studies.study import Study
+from shardtune.api_schemas.studies.study_result import FinalComparison, StudyResult, Verdict
+from shardtune.api_schemas.studies.study_state import StudyPhase, StudyState
+from shardtune.api_schemas.studies.verdicts import BusyMachine
+from shardtune.api_schemas.trials.trial import Run, RunPurpose, Trial, TrialOrigin, TrialState
+from shardtune.service.wording.progress.pair_lines import end_of_pairs, pair_lines
+from tests.support.service.simulated_worker import measurement
+from tests.support.values.synthetic_studies import contender_of, study_of
+
+CONFIG = TrialConfig(strategy=DdpConfig())
+DEFAULT, SAMPLER = TrialOrigin.DEFAULT, TrialOrigin.SAMPLER
+
+
+def comparing() -> Study:
+    changes = {"state": StudyState.RUNNING, "phase": StudyPhase.FINAL_COMPARISON, "final_comparison": 1}
+    return study_of().model_copy(update=changes)
+
+
+def run_of(block: int, speed: float, cores_left: float | None = None) -> Run:
+    marks = {} if cores_left is None else {"disturbed": "other programs", "cores_left": cores_left}
+    return Run(
+        run_id=f"{block}-{speed}",
+        purpose="validation",
+        final_comparison=1,
+        comparison_block=block,
+        state=TrialState.COMPLETE,
+        measurement=measurement(speed).model_copy(update=marks),
+    )
+
+
+def open_run(purpose: RunPurpose, block: int | None = None) -> Run:
+    return Run(
+        run_id="open", purpose=purpose, final_comparison=1, comparison_block=block, state=TrialState.WAITING
+    )  # fmt: skip
+
+
+def trial_of(number: int, origin: TrialOrigin, *runs: Run) -> Trial:
+    return Trial(
+        number=number,
+        state=TrialState.COMPLETE,
+        origin=origin,
+        config=CONFIG,
+        description=CONFIG.describe(),
+        runs=runs,
+    )
+
+
+def test_a_complete_pair_is_printed_with_its_ratio() -> None:
+    baseline = trial_of(0, DEFAULT, run_of(4, 880.0), run_of(5, 944.0))
+    candidate = trial_of(7, SAMPLER, run_of(4, 1622.0), open_run(RunPurpose.VALIDATION, 5))
+    assert pair_lines(comparing(), [baseline, candidate]) == {4: "pair 1: 1,622 against 880 tokens/s/GPU, 1.84x"}
+
+
+def test_the_newest_block_is_a_pair_only_once_a_later_run_is_planned() -> None:
+    """Two of the three runs of a screening block would look like a pair."""
+    baseline, candidate = trial_of(0, DEFAULT, run_of(4, 880.0)), trial_of(7, SAMPLER, run_of(4, 1622.0))
+    assert pair_lines(comparing(), [baseline, candidate]) == {}
+    checked = candidate.model_copy(update={"runs": (*candidate.runs, open_run(RunPurpose.RESUME_CHECK))})
+    assert list(pair_lines(comparing(), [baseline, checked])) == [4]
+    third = trial_of(5, SAMPLER, run_of(4, 1500.0))
+    assert pair_lines(comparing(), [baseline, checked, third]) == {}
+
+
+def test_two_documented_defaults_are_no_pair() -> None:
+    first, second = trial_of(0, DEFAULT, run_of(0, 880.0), run_of(1, 870.0)), trial_of(1, DEFAULT, run_of(0, 400.0))
+    assert pair_lines(comparing(), [first, second]) == {}
+
+
+def test_a_pair_under_unequal_load_is_left_out_and_not_counted() -> None:
+    baseline = trial_of(0, DEFAULT, run_of(4, 835.0, 1.4), run_of(5, 700.0, 1.2), run_of(6, 880.0))
+    candidate = trial_of(7, SAMPLER, run_of(4, 1331.0), run_of(5, 1050.0, 1.2), open_run(RunPurpose.VALIDATION, 6))
+    assert pair_lines(comparing(), [baseline, candidate]) == {
+        4: "pair left out: 1,331 against 835 tokens/s/GPU, 1.59x; its two runs were not disturbed alike",
+        5: "pair 1: 1,050 against 700 tokens/s/GPU, 1.50x (both runs disturbed alike)",
+    }
+
+
+def ended(verdict: Verdict, ratios: tuple[float, ...], disturbed_pairs: int = 0) -> Study:
+    pairs = len(ratios)
+    comparison = FinalComparison(
+        number=1, candidates=(7,), pairs=pairs, disturbed_pairs=disturbed_pairs, runs=2 * pairs, gpu_seconds=1, ratios=ratios
+    )  # fmt: skip
+    busy = BusyMachine(
+        rests_on="pairs", runs=2 * pairs, disturbed_runs=2 * disturbed_pairs, uneven_pairs=0, missing_runs=2
+    )
+    result = StudyResult(
+        best=contender_of(CONFIG),
+        baseline=contender_of(CONFIG),
+        speedup=None,
+        verdict=verdict,
+        final_comparison=comparison,
+        too_busy=busy if verdict is Verdict.TOO_BUSY else None,
+    )
+    return comparing().model_copy(update={"state": StudyState.COMPLETE, "phase": StudyPhase.DONE, "result": result})
+
+
+def test_the_end_of_the_comparison_is_explained() -> None:
+    """It stopped at run 28 of at most 68 without a word."""
+    after = "the final comparison ended after 7 of at most 24 pairs: "
+    assert end_of_pairs(ended(Verdict.CONFIRMED, (1.5,) * 7)) == f"{after}enough for the verdict"
+    assert end_of_pairs(ended(Verdict.TOO_BUSY, (1.5,) * 7, 7)) == (
+        f"{after}the candidate won all of them, and only an undisturbed pair can confirm it"
+    )
+    assert end_of_pairs(ended(Verdict.TOO_BUSY, (1.5,) * 6 + (0.9,), 7)) is None
+    assert end_of_pairs(ended(Verdict.CONFIRMED, (1.5,) * 24)) is None

@@ -3,6 +3,7 @@
 from statistics import median
 
 from shardtune.api_schemas.studies.study_result import StudyResult, Verdict
+from shardtune.api_schemas.studies.verdicts import TOO_BUSY_STATE
 
 
 def verdict_text(result: StudyResult) -> str:
@@ -37,9 +38,9 @@ def _without_interval(result: StudyResult) -> str:
 
 def _too_busy(result: StudyResult) -> str:
     is_kept = result.best == result.baseline
-    kept = "keep the baseline" if is_kept else "the recommendation is not shown to be faster on a quiet machine"
+    state = f"too busy: {TOO_BUSY_STATE}; {'keep the baseline' if is_kept else 'the faster of the two is recommended'}"
     if result.speedup is None:
-        return f"not known, the machine was too busy: {kept}"
+        return state
     low, high = result.speedup.ci95
     seen = f"so far {result.speedup.value:.2f}x the baseline's speed, 95 % interval {low:.2f}x to {high:.2f}x"
-    return f"not known, the machine was too busy: {kept} ({seen})"
+    return f"{state} ({seen})"

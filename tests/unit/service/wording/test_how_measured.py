@@ -195,9 +195,7 @@ def test_runs_that_an_unknown_cause_disturbed_are_not_blamed_on_other_programs(u
 @pytest.mark.parametrize(("number", "verb"), [(1, "was"), (8, "were")])
 def test_a_machine_on_which_no_program_was_seen_is_busy_with_what_is_not_known(number: int, verb: str) -> None:
     unseen = BUSY.model_copy(update={"foreign_cpu_cores": None, "programs": (), "disturbed_runs": number})
-    assert busy_cause(unseen) == (
-        "the machine was too busy to answer: the runs that decide were disturbed; by what is not known"
-    )
+    assert busy_cause(unseen) == "the runs that decide were disturbed; by what is not known"
     assert unseen.describe() == (
         f"the machine was too busy to answer: {number} of 10 runs in pairs {verb} disturbed, as their timed windows show; by "
         "what is not known; an answer takes 3 more pairs (6 runs) on a quiet machine"
@@ -211,8 +209,7 @@ def test_a_search_with_one_configuration_is_in_the_singular() -> None:
 
 def test_a_busy_program_does_not_read_like_a_version() -> None:
     assert busy_cause(BUSY) == (
-        "the machine was too busy to answer: other programs disturbed the runs that decide and kept 1.3 CPU cores busy "
-        "(python on 1.1 cores)"
+        "other programs disturbed the runs that decide and kept 1.3 CPU cores busy (python on 1.1 cores)"
     )
 
 

@@ -25,6 +25,13 @@ def verdict_text(result: StudyResult) -> str:
     return f"{word}: keep the baseline; {reached}"
 
 
+def best_name(result: StudyResult) -> str:
+    """Name of the row or column with an answer's best configuration. It is the candidate if the machine was too busy to
+    show that it is faster than the baseline."""
+    is_open = result.verdict is Verdict.TOO_BUSY and result.best.trial_number != result.baseline.trial_number
+    return "candidate" if is_open else "recommended"
+
+
 def _without_interval(result: StudyResult) -> str:
     comparison = result.final_comparison
     if comparison is None:

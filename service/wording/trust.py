@@ -166,7 +166,7 @@ def _open_reason(verdict: OpenVerdict, ratios: Sequence[float]) -> str:
 
 def _other_candidates(result: StudyResult, stored: ResultRuns) -> list[Trust]:
     """Name the trials that ran again after the search (validation runs) but were not compared with the baseline in
-    pairs."""
+    pairs, and those candidates among them that may be as fast as the paired one."""
     # An undecided comparison recommends the baseline: the candidate, not the best, is what was paired.
     paired = result.candidate or result.best
     others = stored.repeated_besides(paired.trial_number, result.baseline.trial_number)
@@ -177,7 +177,13 @@ def _other_candidates(result: StudyResult, stored: ResultRuns) -> list[Trust]:
     defaults = [number for number in others if number not in candidates]
     named = listed([*_numbered(candidates, "candidate"), *_numbered(defaults, "documented default")])
     chosen = f"; trial {paired.trial_number} went into the pairs" if result.final_comparison.pairs else ""
-    return [Trust("quiet", f"also run again: {named}{chosen}")]
+    reasons = [Trust("quiet", f"also run again: {named}{chosen}")]
+    # The verdict compares one candidate with the baseline, and no two candidates.
+    if alike := stored.overlapping(paired.trial_number, candidates):
+        names = f"trial{'s' if len(alike) > 1 else ''} {', '.join(map(str, alike))}"
+        why = "the speeds of their validation runs overlap"
+        reasons.append(Trust("quiet", f"not distinguishable from trial {paired.trial_number}: {names} ({why})"))
+    return reasons
 
 
 def _numbered(numbers: Sequence[int], kind: str) -> list[str]:

@@ -151,6 +151,18 @@ def test_trials_that_were_also_run_again_are_candidates_or_documented_defaults()
     assert f"also run again: trial 1 (a documented default); {chosen}" in story(answer, ResultRuns((), runs))
 
 
+def test_candidates_are_named_whose_runs_do_not_show_that_the_paired_one_is_faster() -> None:
+    """The verdict compares one candidate with the baseline, and readers took the best for proven against all."""
+    comparison = FinalComparison(candidates=(3, 2, 6, 5), pairs=5, runs=20, gpu_seconds=1, ratios=RATIOS)
+    speeds = {3: (100.0, 130.0), 2: (105.0,), 6: (90.0, 99.0), 5: (95.0, 140.0), 0: (110.0,)}
+    runs = {number: tuple(map(measurement, of_trial)) for number, of_trial in speeds.items()}
+    answer = result(RATIOS, final_comparison=comparison)
+    named = "not distinguishable from trial 3: trials 2, 5 (the speeds of their validation runs overlap)"
+    assert named in story(answer, ResultRuns(validation_runs=runs))
+    del runs[2], runs[5]
+    assert not [text for text in story(answer, ResultRuns(validation_runs=runs)) if "distinguishable" in text]
+
+
 def test_disturbed_runs_that_count_are_told_of_both_sides() -> None:
     quiet, busy = measurement(1.0), measurement(1.0).model_copy(update={"disturbed": CAUSE})
     stored = ResultRuns((), {3: (busy, quiet, busy), 0: (busy, quiet)})

@@ -78,7 +78,8 @@ def _paired_runs(result: StudyResult) -> Trust:
     is_good = not is_noisy and not comparison.disturbed_pairs and result.speedup is not None
     # Pairs that settle nothing are no reason to believe an answer, however close their ratios lie together.
     if is_good and not is_open:
-        brief = "compared in runs directly after each other, each in new processes; the pairs agree"
+        agreement = f"the pairs agree,{_range(ratios)}" if len(ratios) > 1 else "the pairs agree"
+        brief = f"compared in runs directly after each other, each in new processes; {agreement}"
         return Trust("good", text, brief)
     return Trust("warn", text, _doubt_about_pairs(result, comparison, is_noisy))
 

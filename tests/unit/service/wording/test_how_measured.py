@@ -129,7 +129,7 @@ def test_pairs_are_not_said_to_agree_beside_a_verdict_that_they_leave_open(open_
         return next((reason.tone, reason.shown) for reason in reasons if reason.text.startswith("5 paired runs"))
 
     assert of_pairs(**open_verdict) == ("warn", ""), "the reason for the open verdict says it"
-    assert of_pairs(verdict=Verdict.NOT_FASTER)[1].endswith("; the pairs agree")
+    assert of_pairs(verdict=Verdict.NOT_FASTER)[1].endswith("; the pairs agree, from 0.99× to 1.01×")
 
 
 CAUSE = "other programs kept 1.4 of 2 cores busy"

@@ -149,7 +149,9 @@ def _answer(result: StudyResult) -> tuple[str, str]:
     if result.too_busy is not None:
         is_kept = result.best == result.baseline
         kept = (
-            "Keep the baseline until it is decided." if is_kept else "Until then, the faster of the two is the answer."
+            "Keep the baseline until it is decided."
+            if is_kept
+            else "For now, the faster of candidate and baseline is the answer."
         )
         seen = f" So far it reached {_figures(result.speedup)}." if result.speedup else ""
         cause = disturbances.busy_cause(result.too_busy)

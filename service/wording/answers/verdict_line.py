@@ -45,7 +45,8 @@ def _without_interval(result: StudyResult) -> str:
 
 def _too_busy(result: StudyResult) -> str:
     is_kept = result.best == result.baseline
-    state = f"too busy: {TOO_BUSY_STATE}; {'keep the baseline' if is_kept else 'the faster of the two is recommended'}"
+    kept = "keep the baseline" if is_kept else "for now, the faster of candidate and baseline is recommended"
+    state = f"too busy: {TOO_BUSY_STATE}; {kept}"
     if result.speedup is None:
         return state
     low, high = result.speedup.ci95

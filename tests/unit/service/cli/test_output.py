@@ -281,6 +281,15 @@ def test_a_name_that_several_trials_have_gets_the_number_and_the_settings_that_d
     assert "trial 1" not in summary.as_text(study(), CONFIRMED, trials[:2]).splitlines()[1]
 
 
+def test_a_busy_machine_leaves_the_same_state_with_and_without_a_baseline_of_the_users() -> None:
+    state = "too busy: no candidate is shown to be faster on a quiet machine; "
+    busy = {"verdict": Verdict.TOO_BUSY}
+    kept, faster = UNBEATEN.model_copy(update=busy), CONFIRMED.model_copy(update=busy)
+    assert summary.as_text(study(), kept).startswith(f"verdict     {state}keep the baseline (so far 1.01x")
+    now = "for now, the faster of candidate and baseline is recommended"
+    assert summary.as_text(study(), faster).startswith(f"verdict     {state}{now} (so far 1.31x")
+
+
 def test_the_page_to_share_recommends_nothing_that_a_busy_machine_left_open() -> None:
     busy = CONFIRMED.model_copy(update={"verdict": Verdict.TOO_BUSY})
     text = page.as_markdown(study(), busy, (), None)

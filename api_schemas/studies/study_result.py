@@ -90,7 +90,8 @@ class FinalComparison(Schema):
     alike: other programs left them different numbers of CPU cores, or one was disturbed and the cause is unknown."""
     disturbed_runs: int = 0
     """Number of runs in the counted pairs during which other programs used the machine. They count because both runs of
-    such a pair were disturbed equally."""
+    such a pair were disturbed equally. Other validation runs are not counted here, such as those that chose the
+    challenger, and those of pairs left out."""
 
 
 class StudyResult(Schema):

@@ -10,6 +10,9 @@ from shardtune.api_schemas.base import Schema
 from shardtune.api_schemas.machines.conditions import ProgramLoad, program_names
 from shardtune.api_schemas.trials.short_steps import Accumulations
 
+TOO_BUSY_STATE = "no candidate is shown to be faster on a quiet machine"
+"""State of a study whose machine was too busy to answer. Summary, pages and exported files use the same words."""
+
 
 class OpenVerdict(Schema):
     """Details of an undecided verdict: the paired runs so far, and the number of further pairs that would settle it."""

@@ -68,6 +68,15 @@ def _was_paired(evidence: Evidence, match: Match) -> bool:
     return int(match[1]) == evidence.paired[0] and bool(evidence.pair_ratios)
 
 
+def _overlap(evidence: Evidence, match: Match) -> bool:
+    own = evidence.rows.speeds(int(match[1]))
+    others = [evidence.rows.speeds(int(text)) for text in re.findall(r"\d+", match[2])]
+    is_paired = int(match[1]) == evidence.paired[0]
+    return is_paired and all(
+        own and speeds and min(speeds) <= max(own) and min(own) <= max(speeds) for speeds in others
+    )
+
+
 def _count_disturbed(evidence: Evidence, match: Match) -> bool:
     runs = [run for run in evidence.rows.validation if run.trial == int(match[3])]
     return (sum(run.is_disturbed for run in runs), len(runs)) == (int(match[1]), int(match[2]))
@@ -155,6 +164,7 @@ CHECKS: tuple[tuple[str, Callable[[Evidence, Match], bool]], ...] = (
     (r"^(?:also run again|run again, too): trials? ([^;]+)", _were_repeated),
     (r"trials? ([\d, ]+); trial (\d+) was the fastest", _was_fastest),
     (r"; trial (\d+) went into the pairs", _was_paired),
+    (r"^not distinguishable from trial (\d+): trials? ([\d, ]+)", _overlap),
     (
         r"(\d+) of the (\d+) (?:validation|fresh) runs? of (?:the baseline, )?trial (\d+),? (?:counts? although|was|were) disturbed",
         _count_disturbed,

@@ -1,6 +1,7 @@
 """Format a study's answer: a few lines for a person, one JSON object for a program."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from shardtune.api_schemas.formatting import counted
@@ -12,6 +13,7 @@ from shardtune.service.wording import recipe_words, study_words
 from shardtune.service.wording.answers.how_measured import speed_reasons
 from shardtune.service.wording.answers.trust_line import Trust
 from shardtune.service.wording.answers.verdict_line import verdict_text
+from shardtune.service.wording.disambiguate import describe_among
 from shardtune.service.wording.reasons import with_speeds
 from shardtune.service.wording.result_runs import ResultRuns, result_runs
 from shardtune.service.wording.targets import projection_words
@@ -129,20 +131,28 @@ def _labelled(label: str, lines: Sequence[str]) -> list[tuple[str, str]]:
 
 def _contender_rows(result: StudyResult, trials: Sequence[Trial]) -> list[tuple[str, str]]:
     """Return a row for the recommended configuration with its speed, and a row for the configuration that it was
-    compared with.
-
-    The second row has no speed: the quotient of the two median speeds would differ from the stated gain, which is the
-    median of the pairs' ratios.
-    """
+    compared with. A remark says so where the gain is not the quotient of the two speeds."""
     is_baseline = result.best.trial_number == result.baseline.trial_number
     speed = f"{study_words.rate(result.best.tokens_per_s_per_gpu)} tokens/s/GPU"
     kept = "the baseline for now, " if result.undecided or result.too_busy else "the baseline, "
-    rows = [("best", f"{kept if is_baseline else ''}{_describe(result.best, speed)}")]
+    name = partial(describe_among, trials=trials)
+    rows = [("best", f"{kept if is_baseline else ''}{_describe(name(result.best), result.best, speed)}")]
     if not is_baseline:
-        rows.append(("baseline", _describe(result.baseline, note=_origin(result.baseline, trials))))
+        today, origin = result.baseline, _origin(result.baseline, trials)
+        speed = f"{study_words.rate(today.tokens_per_s_per_gpu)} tokens/s/GPU"
+        rows.append(("baseline", _describe(f"{name(today)}{origin}", today, speed) + _gain_remark(result)))
     if result.candidate is not None:
-        rows.append(("candidate", _describe(result.candidate)))
+        rows.append(("candidate", _describe(name(result.candidate), result.candidate)))
     return rows
+
+
+def _gain_remark(result: StudyResult) -> str:
+    """Return a remark for a gain that is not the quotient of the speeds of best and baseline; empty if it is."""
+    if result.speedup is None:
+        return ""
+    quotient = result.best.tokens_per_s_per_gpu / result.baseline.tokens_per_s_per_gpu
+    is_equal = f"{quotient:.2f}" == f"{result.speedup.value:.2f}"
+    return "" if is_equal else "; the gain is the median of the pairs, not the quotient of these speeds"
 
 
 def _origin(baseline: Contender, trials: Sequence[Trial]) -> str:
@@ -162,8 +172,8 @@ def _how_measured(result: StudyResult, believed: Sequence[Trust], stored: Result
     return lines + ([_final_comparison(result.final_comparison)] if result.final_comparison is not None else [])
 
 
-def _describe(contender: Contender, *figures: str, note: str = "") -> str:
-    """Describe a configuration in one line: its name, a note, the given figures and its peak memory."""
+def _describe(name: str, contender: Contender, *figures: str) -> str:
+    """Describe a configuration in one line: its name, the given figures and its peak memory."""
     parts = list(figures)
     if contender.peak_reserved_gib is not None:
         parts.append(f"{study_words.memory(contender.peak_reserved_gib)} reserved")
@@ -171,13 +181,13 @@ def _describe(contender: Contender, *figures: str, note: str = "") -> str:
         parts.append(f"{study_words.memory(contender.peak_allocated_gib)} allocated at the peak")
     if contender.mfu is not None and figures:
         parts.append(f"MFU {contender.mfu:.1%}")
-    return f"{contender.description}{note}: {', '.join(parts)}" if parts else f"{contender.description}{note}"
+    return f"{name}: {', '.join(parts)}" if parts else name
 
 
 def _final_comparison(final_comparison: FinalComparison) -> str:
     runs = counted(final_comparison.runs, "validation run")
-    # The costs are those of all final comparisons of the study: an extension compares again.
-    again = "" if final_comparison.number == 0 else " in all final comparisons of the study"
+    # The costs are those of all final comparisons of the study, which are numbered from 1: an extension compares again.
+    again = "" if final_comparison.number <= 1 else " in all final comparisons of the study"
     return f"all configurations run again took {runs}{again}, failed ones included: {final_comparison.gpu_seconds:,.0f} GPU-seconds"
 
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.studies.study_result import StudyResult
+from shardtune.api_schemas.studies.study_result import Contender, StudyResult
 from shardtune.api_schemas.trials.trial import Trial
 from shardtune.service.wording.backend_words import backend_name
 from shardtune.service.wording.knob_words import KNOBS, knob_name
@@ -50,6 +50,16 @@ def describe_trials(trials: Sequence[Trial]) -> dict[int, str]:
     descriptions."""
     descriptions = distinct_descriptions([trial.config for trial in trials])
     return {trial.number: text for trial, text in zip(trials, descriptions, strict=True)}
+
+
+def describe_among(contender: Contender, trials: Sequence[Trial]) -> str:
+    """Describe a configuration of an answer. If other trials of the study have the same short description, add the
+    trial's number and the knobs in which these trials differ."""
+    alike = [trial for trial in trials if trial.description == contender.description]
+    if len(alike) < 2:
+        return contender.description
+    described = describe_trials(alike).get(contender.trial_number, contender.description)
+    return f"trial {contender.trial_number}, {described}"
 
 
 def changed_knobs(result: StudyResult) -> str:

@@ -33,6 +33,20 @@ class ResultRuns:
         exclude."""
         return tuple(sorted(number for number, runs in self.validation_runs.items() if runs and number not in numbers))
 
+    def overlapping(self, number: int, others: Iterable[int]) -> tuple[int, ...]:
+        """Return those of the `others` (numbers of trials) whose validation runs overlap in speed with those of a
+        trial, so that the runs do not show which of the two is faster."""
+        own = self._speeds(number)
+        ranges = {other: self._speeds(other) for other in others}
+        return tuple(
+            other
+            for other, speeds in ranges.items()
+            if own and speeds and min(speeds) <= max(own) and min(own) <= max(speeds)
+        )
+
+    def _speeds(self, number: int) -> list[float]:
+        return [run.tokens_per_s_per_gpu for run in self.runs_of(number)]
+
 
 def result_runs(
     study: Study, result: StudyResult, trials: Sequence[Trial], complete: Iterable[TrialConfig] | None = None

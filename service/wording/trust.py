@@ -78,7 +78,8 @@ def _paired_runs(result: StudyResult) -> Trust:
     is_good = not is_noisy and not comparison.disturbed_pairs and result.speedup is not None
     # Pairs that settle nothing are no reason to believe an answer, however close their ratios lie together.
     if is_good and not is_open:
-        brief = "compared in runs directly after each other, each in new processes; the pairs agree"
+        agreement = f"the pairs agree,{_range(ratios)}" if len(ratios) > 1 else "the pairs agree"
+        brief = f"compared in runs directly after each other, each in new processes; {agreement}"
         return Trust("good", text, brief)
     return Trust("warn", text, _doubt_about_pairs(result, comparison, is_noisy))
 
@@ -166,7 +167,7 @@ def _open_reason(verdict: OpenVerdict, ratios: Sequence[float]) -> str:
 
 def _other_candidates(result: StudyResult, stored: ResultRuns) -> list[Trust]:
     """Name the trials that ran again after the search (validation runs) but were not compared with the baseline in
-    pairs."""
+    pairs, and those candidates among them that may be as fast as the paired one."""
     # An undecided comparison recommends the baseline: the candidate, not the best, is what was paired.
     paired = result.candidate or result.best
     others = stored.repeated_besides(paired.trial_number, result.baseline.trial_number)
@@ -177,7 +178,13 @@ def _other_candidates(result: StudyResult, stored: ResultRuns) -> list[Trust]:
     defaults = [number for number in others if number not in candidates]
     named = listed([*_numbered(candidates, "candidate"), *_numbered(defaults, "documented default")])
     chosen = f"; trial {paired.trial_number} went into the pairs" if result.final_comparison.pairs else ""
-    return [Trust("quiet", f"also run again: {named}{chosen}")]
+    reasons = [Trust("quiet", f"also run again: {named}{chosen}")]
+    # The verdict compares one candidate with the baseline, and no two candidates.
+    if alike := stored.overlapping(paired.trial_number, candidates):
+        names = f"trial{'s' if len(alike) > 1 else ''} {', '.join(map(str, alike))}"
+        why = "the speeds of their validation runs overlap"
+        reasons.append(Trust("quiet", f"not distinguishable from trial {paired.trial_number}: {names} ({why})"))
+    return reasons
 
 
 def _numbered(numbers: Sequence[int], kind: str) -> list[str]:

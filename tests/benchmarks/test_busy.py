@@ -59,6 +59,12 @@ def answer_of(*sentences: str, **changes: object) -> dict:
     return answer | {"trust": [{"text": text} for text in sentences], "final_comparison": comparison, **changes}
 
 
+def test_candidates_whose_runs_overlap_are_not_distinguishable() -> None:
+    sentence = "not distinguishable from trial 1: trial 1 (the speeds of their validation runs overlap)"
+    statements = check(answer_of(sentence), history())
+    assert (statements.false, statements.unread) == ((), ()), "a trial's own runs overlap"
+
+
 def tune_run(answer: dict | None = None, load: float = 0.0) -> TuneRun:
     return TuneRun(load, 1, "steady", answer, None if answer is None else history())
 
@@ -105,6 +111,8 @@ FALSE_SENTENCES = (
     "the machine was too busy to answer: other programs disturbed 2 of 3 search runs",
     "the machine was too busy to answer: 2 of 3 search runs were disturbed, as their timed windows show; by what is not known",
     "also run again: trial 1; trial 0 went into the pairs",
+    "not distinguishable from trial 1: trial 0 (the speeds of their validation runs overlap)",
+    "not distinguishable from trial 1: trial 2 (the speeds of their validation runs overlap)",
     "7 paired runs after the search (each in new processes); other programs disturbed 5 of these pairs",
     "2 of 3 search runs were disturbed by other programs: what ran there may be faster than measured",
     "undecided: no pair of candidate and baseline was completed",

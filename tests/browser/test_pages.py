@@ -54,7 +54,7 @@ def finished(site) -> str:
     expect(page.locator("#activity")).to_contain_text("validation run", timeout=120_000)
     expect(page.locator("#head")).to_contain_text("complete", timeout=300_000)
     expect(page.locator("#answer")).to_contain_text(
-        re.compile("Confirmed|No significant improvement|is slower|too busy|Undecided")
+        re.compile("Confirmed|No significant improvement|is slower|[Tt]oo busy|Undecided")
     )
     assert page.evaluate("window.notReloaded")
     watched.close()

@@ -7,6 +7,7 @@ from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.studies.study import Study
 from shardtune.api_schemas.studies.study_result import Contender, Verdict
+from shardtune.api_schemas.studies.verdicts import TOO_BUSY_STATE
 from shardtune.api_schemas.training.models import ModelSummary
 from shardtune.api_schemas.training.workload import Workload
 from shardtune.api_schemas.trials.leases import TrialTask
@@ -42,7 +43,7 @@ class ExportSource:
         result = self.study.result
         if result is None:
             return f"{self.contender.description} (not confirmed yet)"
-        warning = " (verdict too_busy: the machine was too busy to tell whether anything is faster)"
+        warning = f" (verdict too_busy: {TOO_BUSY_STATE})"
         return self.contender.description + (warning if result.verdict is Verdict.TOO_BUSY else "")
 
     @property

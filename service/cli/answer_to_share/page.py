@@ -8,7 +8,7 @@ from shardtune.api_schemas.trials.trial import Trial
 from shardtune.service.cli import summary
 from shardtune.service.wording import cluster_words, study_words
 from shardtune.service.wording.answers.how_measured import speed_reasons
-from shardtune.service.wording.answers.verdict_line import verdict_text
+from shardtune.service.wording.answers.verdict_line import best_name, verdict_text
 from shardtune.service.wording.result_runs import result_runs
 from shardtune.tuner.export.quoting import remark
 
@@ -47,7 +47,7 @@ def as_markdown(study: Study, result: StudyResult, trials: Sequence[Trial], chan
 
 
 def _contenders(result: StudyResult) -> list[str]:
-    rows = [("recommended", result.best), ("baseline", result.baseline)]
+    rows = [(best_name(result), result.best), ("baseline", result.baseline)]
     if result.candidate is not None:
         rows.append(("fastest candidate", result.candidate))
     # With short steps it is the speed of one run with whole steps, as a reason below says.

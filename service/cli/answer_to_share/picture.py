@@ -16,7 +16,7 @@ from shardtune.api_schemas.trials.trial import Trial
 from shardtune.service.cli import summary
 from shardtune.service.wording import cluster_words, study_words
 from shardtune.service.wording.answers.how_measured import speed_reasons
-from shardtune.service.wording.answers.verdict_line import verdict_text
+from shardtune.service.wording.answers.verdict_line import best_name, verdict_text
 from shardtune.service.wording.reasons import reasons
 from shardtune.service.wording.result_runs import result_runs
 
@@ -89,7 +89,7 @@ def _contenders(result: StudyResult) -> Table:
     table = Table(box=None, pad_edge=False)
     for heading in ("", "configuration", "tokens/s/GPU", "peak memory"):
         table.add_column(heading, justify="left" if heading in ("", "configuration") else "right")
-    rows = [("recommended", result.best), ("baseline", result.baseline)]
+    rows = [(best_name(result), result.best), ("baseline", result.baseline)]
     if result.candidate is not None:
         rows.append(("fastest candidate", result.candidate))
     for name, contender in rows:

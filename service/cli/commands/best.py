@@ -1,6 +1,7 @@
 """`shardtune best`: print the recommended configuration of a finished study."""
 
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,10 +15,12 @@ from shardtune.service.cli.options import AsJson, KeyFile, Service, StateDir, St
 if TYPE_CHECKING:
     from shardtune.service.cli import summary
     from shardtune.service.cli.answer_to_share import page, picture
+    from shardtune.service.cli.tune import next_commands
 else:
     picture = LazyModule("shardtune.service.cli.answer_to_share.picture")
     page = LazyModule("shardtune.service.cli.answer_to_share.page")
     summary = LazyModule("shardtune.service.cli.summary")
+    next_commands = LazyModule("shardtune.service.cli.tune.next_commands")
 
 app = typer.Typer()
 
@@ -59,5 +62,9 @@ def best(
             print(picture.as_svg(stored, result, trials), end="")
         elif as_json or form == "json":
             print(json.dumps(summary.as_json(stored, result, trials)))
+            # As `tune --json` does: a program reads stdout, its user the rest.
+            if (command := next_commands.to_decide(client, stored, result, service, state_dir)) is not None:
+                print(f"{'to decide':<12}{command}", file=sys.stderr)
         else:
             print(summary.as_text(stored, result, trials, client.rejections(stored.study_id)))
+            print("\n".join(next_commands.rows(client, stored, result, service, state_dir)))

@@ -22,7 +22,7 @@ from shardtune.service.cli.options import DEFAULT_SERVICE, AsJson, KeyFile, Runn
 
 if TYPE_CHECKING:
     from shardtune.service.cli import study_file, summary
-    from shardtune.service.cli.tune import follow, job
+    from shardtune.service.cli.tune import follow, job, next_commands
     from shardtune.service.client import ServiceClient
     from shardtune.service.trackers import optuna_storage
     from shardtune.service.wording import study_words
@@ -33,6 +33,7 @@ else:
     study_file = LazyModule("shardtune.service.cli.study_file")
     study_words = LazyModule("shardtune.service.wording.study_words")
     job = LazyModule("shardtune.service.cli.tune.job")
+    next_commands = LazyModule("shardtune.service.cli.tune.next_commands")
 
 app = typer.Typer(help="List, create, follow and change studies of a running service.", no_args_is_help=True)
 
@@ -96,6 +97,7 @@ def create(
         # Only a study that this command created is cancelled by Ctrl-C; `wait` may follow somebody else's.
         with client.owning(created.study_id):
             follow.follow_study(client, created.study_id, timeout_s, as_json)
+        _print_next(client, client.study(created.study_id), service, as_json)
 
 
 @app.command()
@@ -108,7 +110,9 @@ def wait(
 ) -> None:
     """Follow a study until it ends, and print its answer. Ctrl-C stops only the waiting; the study continues."""
     with connect(service, key_file) as client, follow.interruptible_with("no longer waiting; the study continues"):
-        follow.follow_study(client, find_study(client, study).study_id, timeout_s, as_json)
+        chosen = find_study(client, study).study_id
+        follow.follow_study(client, chosen, timeout_s, as_json)
+        _print_next(client, client.study(chosen), service, as_json)
 
 
 @app.command()
@@ -144,6 +148,9 @@ def extend(
         float | None, typer.Option(help="Seconds to add; they count from now if the budget is used up.")
     ] = None,
     add_pairs: Annotated[int | None, typer.Option(help="Number of paired runs to add for the verdict.")] = None,
+    wait_for_quiet_s: Annotated[
+        float | None, typer.Option(help="Seconds that runs may wait in all until the machine is quiet.")
+    ] = None,
     service: RunningService = DEFAULT_SERVICE,
     key_file: KeyFile = None,
     as_json: AsJson = False,
@@ -158,6 +165,7 @@ def extend(
     try:
         extension = Extension.model_validate(
             {f"add_{name}": value for name, value in additions.items() if value is not None}
+            | ({} if wait_for_quiet_s is None else {"wait_for_quiet_s": wait_for_quiet_s})
         )
     except ValidationError as error:
         raise InputError(*study_file.error_lines(error)) from None
@@ -278,7 +286,17 @@ def _change_study(
     name: str, service: str, key_file: Path | None, as_json: bool, act: Callable[[ServiceClient, Study], Study]
 ) -> None:
     with connect(service, key_file) as client:
-        _print_study(client, act(client, find_study(client, name)), as_json)
+        changed = act(client, find_study(client, name))
+        _print_study(client, changed, as_json)
+        _print_next(client, changed, service, as_json)
+
+
+def _print_next(client: ServiceClient, study: Study, service: str, as_json: bool) -> None:
+    """Print the commands that follow an ended study's answer: those that write its files and may decide its verdict.
+    With `--json`, print nothing: stdout holds one object."""
+    is_ended = not study.state.is_open and study.deleted_at is None
+    if is_ended and study.result is not None and not as_json:
+        print("\n".join(next_commands.rows(client, study, study.result, service, Path())))
 
 
 def _print_study(client: ServiceClient, study: Study, as_json: bool) -> None:

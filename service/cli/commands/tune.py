@@ -78,7 +78,9 @@ IsResumed = Annotated[bool, typer.Option("--resume", help="Continue the last unf
 AddedPairs = Annotated[
     int | None,
     typer.Option(
-        min=1, max=MOST_PAIRS, help="Number of paired runs to add to the last study, to decide an undecided verdict."
+        min=1,
+        max=MOST_PAIRS,
+        help="Number of paired runs to add to the last study, to decide a verdict that is undecided or too_busy.",
     ),
 ]
 WaitForQuiet = Annotated[

@@ -7,6 +7,8 @@ from shardtune.service.pages.figures import memory, percent, seconds
 
 _BUSY_CORES = 0.5
 """Number of CPU cores that other programs must keep busy before a warning is shown."""
+_IDLE_CORES = 0.05
+"""Number of CPU cores that other programs must keep busy to be stated: a smaller number would be shown as 0.0."""
 _STRAGGLES = 1.1
 """Ratio of the slowest to the fastest rank's time for the same calculation at which a warning is shown."""
 
@@ -68,16 +70,8 @@ def _machine(conditions: Conditions) -> list[tuple[str, str]]:
         sentences.append(
             ("quiet", f"{_co_tenants(conditions.co_tenants)} of its host meanwhile: its speed only guides the search")
         )
-    cores = conditions.foreign_cpu_cores
-    if cores is not None:
-        sentences.append(
-            _either(
-                cores < _BUSY_CORES,
-                "no other process kept the CPU busy",
-                f"other programs kept {cores:.1f} CPU cores busy{_host_suffix(conditions, 'foreign_cpu_cores', cores)}"
-                + (f": {program_names(conditions.foreign_programs)}" if conditions.foreign_programs else ""),
-            )
-        )
+    if conditions.foreign_cpu_cores is not None:
+        sentences.append(_other_programs(conditions, conditions.foreign_cpu_cores))
     if conditions.cpu_throttled_s:
         host = _host_suffix(conditions, "cpu_throttled_s", conditions.cpu_throttled_s)
         sentences.append(("warn", f"the CPU limit throttled threads for {seconds(conditions.cpu_throttled_s)}{host}"))
@@ -86,15 +80,28 @@ def _machine(conditions: Conditions) -> list[tuple[str, str]]:
             ("quiet", f"{memory(conditions.memory_available_gib)} of host memory were free before the run")
         )
     if len(conditions.rank_pace_s) > 1:
-        worst = max(conditions.rank_pace_s) / min(conditions.rank_pace_s)
-        sentences.append(
-            _either(
-                worst < _STRAGGLES,
-                "all ranks were equally fast",
-                f"the slowest rank took {worst:.2f}× as long as the fastest for the same calculation: other programs, heat or a limit may slow it down",
-            )
-        )
+        sentences.append(_rank_pace(conditions))
     return sentences
+
+
+def _other_programs(conditions: Conditions, cores: float) -> tuple[str, str]:
+    if cores < _IDLE_CORES:
+        return "good", "no other process kept the CPU busy"
+    text = f"other programs kept {cores:.1f} CPU cores busy{_host_suffix(conditions, 'foreign_cpu_cores', cores)}"
+    text += f": {program_names(conditions.foreign_programs)}" if conditions.foreign_programs else ""
+    return "quiet" if cores < _BUSY_CORES else "warn", text
+
+
+def _rank_pace(conditions: Conditions) -> tuple[str, str]:
+    """Return tone and sentence of the check, before a run, of how fast each rank computes alone."""
+    worst = max(conditions.rank_pace_s) / min(conditions.rank_pace_s)
+    if worst < _STRAGGLES:
+        return "good", "all ranks were equally fast in a check before the run"
+    slower = f"in a check before the run, the slowest rank took {worst:.2f}× as long as the fastest for one calculation"
+    if not conditions.devices:
+        # The check of a CPU rank takes milliseconds: whatever shares the cores in that moment slows one rank down.
+        return "quiet", f"{slower}; CPU ranks share cores, so that this says little of the run"
+    return "warn", f"{slower}: other programs, heat or a limit may slow it down"
 
 
 def _co_tenants(count: int) -> str:

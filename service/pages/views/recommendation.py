@@ -11,6 +11,7 @@ from shardtune.api_schemas.machines.fingerprints import Freshness
 from shardtune.api_schemas.recommendations.best import DecisionAction, EarlierVerdict, RecommendationState
 from shardtune.api_schemas.retuning.retunes import RetuneState
 from shardtune.api_schemas.studies.study_result import StudyResult, Verdict
+from shardtune.api_schemas.studies.verdicts import TOO_BUSY_STATE
 from shardtune.db.queries import best, retunes
 from shardtune.db.queries.recommendations import history, proposals, study_recommendations
 from shardtune.db.tables.best import DecisionRow, RecommendationRow, TuningTargetRow
@@ -227,6 +228,6 @@ def _decision(decision: DecisionRow, row: RecommendationRow) -> ShownDecision:
     text = DECISION_TEXTS[decision.action]
     is_too_busy = is_about_this and row.answer.result.verdict is Verdict.TOO_BUSY
     if is_too_busy and decision.action is DecisionAction.RECOMMENDED:
-        text = "recommended for now: the machine was too busy to compare"
+        text = f"recommended for now: too busy, {TOO_BUSY_STATE}"
     by = decision.by if decision.key_id is None else f"{decision.by} ({decision.key_id})"
     return ShownDecision(decision.created_at, text, by, decision.note, is_about_this)

@@ -10,7 +10,7 @@ from shardtune.api_schemas.studies.study import Study
 from shardtune.api_schemas.trials.failures import FailureKind
 from shardtune.api_schemas.trials.measurements import Measurement, NodeFigures, RankFigures
 from shardtune.api_schemas.trials.predictions import Prediction
-from shardtune.api_schemas.trials.trial import RunPurpose, Trial, TrialState
+from shardtune.api_schemas.trials.trial import Run, RunPurpose, Trial, TrialState
 from shardtune.db.queries import trials
 from shardtune.db.tables.studies import StudyRow
 from shardtune.db.tables.trials import TrialRow
@@ -196,9 +196,15 @@ def _later_troubles(trial: Trial) -> tuple[tuple[str, tuple[tuple[str, str], ...
         repeats += run.purpose == RunPurpose.VALIDATION
         name = study_words.run_name(run.purpose).capitalize()
         name += f" {repeats}" if run.purpose == RunPurpose.VALIDATION else ""
-        if run.purpose != RunPurpose.SEARCH and (lines := troubles(conditions_of(run.measurement, run.failure))):
+        if run.purpose != RunPurpose.SEARCH and (lines := _troubles_of(run)):
             named.append((name, lines))
     return tuple(named)
+
+
+def _troubles_of(run: Run) -> tuple[tuple[str, str], ...]:
+    cause = run.measurement.disturbed if run.measurement is not None else None
+    kept = () if cause is None else (("warn", f"kept although disturbed ({cause})"),)
+    return (*kept, *troubles(conditions_of(run.measurement, run.failure)))
 
 
 def _reference(session: Session, row: StudyRow) -> int | None:

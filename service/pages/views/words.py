@@ -9,6 +9,7 @@ from shardtune.api_schemas.studies.study import Study
 from shardtune.api_schemas.studies.study_result import Speedup, StudyResult, Verdict
 from shardtune.api_schemas.studies.study_state import StudyPhase, StudyState
 from shardtune.api_schemas.studies.system_studies import SystemStudyKind
+from shardtune.api_schemas.studies.verdicts import TOO_BUSY_STATE
 from shardtune.api_schemas.training.workload import Workload
 from shardtune.api_schemas.trials.trial import TrialState
 from shardtune.service.pages.views.purpose import Purpose
@@ -146,10 +147,15 @@ def _answer(result: StudyResult) -> tuple[str, str]:
         times = f"{result.speedup.value:.2f} times as fast as the baseline"
         return "good", f"Confirmed: {times} (95 % interval {low:.2f} to {high:.2f})."
     if result.too_busy is not None:
-        kept = "Keep the baseline until it is decided." if result.best == result.baseline else "That is not proven yet."
-        seen = f" So far it looks like {_figures(result.speedup)}." if result.speedup else ""
+        is_kept = result.best == result.baseline
+        kept = (
+            "Keep the baseline until it is decided."
+            if is_kept
+            else "For now, the faster of candidate and baseline is the answer."
+        )
+        seen = f" So far it reached {_figures(result.speedup)}." if result.speedup else ""
         cause = disturbances.busy_cause(result.too_busy)
-        return "warn", f"{cause[:1].upper()}{cause[1:]}.{seen} {kept}"
+        return "warn", f"Too busy: {TOO_BUSY_STATE}. {kept} {cause[:1].upper()}{cause[1:]}.{seen}"
     if result.speedup is None:
         return _without_interval(result)
     figures = _figures(result.speedup)

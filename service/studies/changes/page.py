@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.studies.study import Study
 from shardtune.api_schemas.studies.study_result import Contender, StudyResult, Verdict
+from shardtune.api_schemas.studies.verdicts import TOO_BUSY_STATE
 from shardtune.service.studies.changes import effects, user_file
 from shardtune.service.studies.changes.effects import SettingChange, SpeedOf
 from shardtune.service.studies.changes.user_file import UserFile
@@ -16,21 +17,23 @@ FILE = "changes.md"
 def changes_page(
     study: Study, result: StudyResult, search_speeds: Mapping[TrialConfig, float], predicted: SpeedOf
 ) -> str | None:
-    """Return a Markdown page about the changes from the baseline to the recommended configuration; None if they are
-    equal.
+    """Return a Markdown page about the changes from the baseline to the best configuration; None if they are equal. If
+    the machine was too busy to answer, the page calls that configuration the candidate, else the recommended one.
     """
     today, best = result.baseline, result.best
     if today.config == best.config:
         return None
     changes = effects.changes_of(today.config, best.config, search_speeds, predicted)
+    is_busy = result.verdict is Verdict.TOO_BUSY
+    after, best_name = ("candidate", "candidate") if is_busy else ("recommended", "recommended configuration")
     lines = [
         f"# Changes: {remark(today.description)} → {remark(best.description)}",
         "",
         _speedup_sentence(result),
         "",
-        *_table(changes, "today" if _is_own(study, result) else "baseline"),
+        *_table(changes, "today" if _is_own(study, result) else "baseline", after, best_name),
         "",
-        *_legend(changes, result),
+        *_legend(changes, result, best_name),
         *_own_file(study, today, best),
     ]
     return "\n".join(lines) + "\n"
@@ -45,34 +48,35 @@ def _speedup_sentence(result: StudyResult) -> str:
     if result.speedup is None:
         return "Together: not compared in enough paired runs for an interval."
     low, high = result.speedup.ci95
-    is_busy = result.verdict is Verdict.TOO_BUSY
-    verdict = "the machine was too busy for a verdict" if is_busy else result.verdict.value.replace("_", " ")
+    verdict = result.verdict.value.replace("_", " ")
+    verdict += f": {TOO_BUSY_STATE}" if result.verdict is Verdict.TOO_BUSY else ""
     return (
         f"Together: {result.speedup.value:.2f}x [{low:.2f}, {high:.2f}] in {result.speedup.pairs} paired runs "
         f"({verdict})."
     )
 
 
-def _table(changes: Sequence[SettingChange], before: str) -> list[str]:
-    """Table of the changes. `before` is the title of the column with the baseline's values."""
+def _table(changes: Sequence[SettingChange], before: str, after: str, best_name: str) -> list[str]:
+    """Table of the changes. `before` and `after` are the titles of the columns with the values of the baseline and of
+    the best configuration, which the text calls `best_name`."""
     rows = [
-        f"| setting | {before} | recommended | effect | known from |",
+        f"| setting | {before} | {after} | effect | known from |",
         "|---|---|---|---|---|",
     ]
     return rows + [
         f"| `{change.name}` | {_value(change.before)} | {_value(change.after)} | "
-        f"{'–' if change.factor is None else f'{change.factor:.2f}x'} | {_origin(change)} |"
+        f"{'–' if change.factor is None else f'{change.factor:.2f}x'} | {_origin(change, best_name)} |"
         for change in changes
     ]
 
 
-def _origin(change: SettingChange) -> str:
+def _origin(change: SettingChange, best_name: str) -> str:
     """Describe how the effect of a change is known, and in which configuration."""
     match change.base:
         case "baseline":
             return f"{change.origin}, added alone to the baseline"
         case "recommended":
-            return f"{change.origin}, removed alone from the recommended configuration"
+            return f"{change.origin}, removed alone from the {best_name}"
         case None:
             return change.origin
 
@@ -83,10 +87,10 @@ def _value(value: object) -> str:
     return "–" if value is None else remark(str(value)).replace("|", "\\|")
 
 
-def _legend(changes: Sequence[SettingChange], result: StudyResult) -> list[str]:
+def _legend(changes: Sequence[SettingChange], result: StudyResult, best_name: str) -> list[str]:
     origins = {
         "measured": "- measured: two undisturbed search runs differ in this setting alone (one run each).",
-        "predicted": "- predicted: how much slower the recommended configuration should be without the change. No "
+        "predicted": f"- predicted: how much slower the {best_name} should be without the change. No "
         "undisturbed search run tested it alone.",
         "unknown": "- unknown: no undisturbed search run tested this setting alone, and its effect cannot be predicted.",
     }

@@ -17,14 +17,14 @@ _NOT_ALIKE = "their two runs were not disturbed alike"
 
 
 def busy_cause(busy: BusyMachine) -> str:
-    """Describe in words, without numbers of runs, why a machine was too busy for an answer and which programs took its
-    cores."""
+    """Describe in words, without numbers of runs, which runs of a too busy machine were disturbed and which programs
+    took its cores."""
     runs = "the runs that decide" if busy.rests_on == "pairs" else "the runs of the search"
     if busy.foreign_cpu_cores is None:
-        return f"the machine was too busy to answer: {runs} were disturbed; by what is not known"
+        return f"{runs} were disturbed; by what is not known"
     named = program_names(busy.programs) or "no process of theirs is visible to the worker"
     cores = f"kept {busy.foreign_cpu_cores:.1f} CPU cores busy ({named})"
-    return f"the machine was too busy to answer: other programs disturbed {runs} and {cores}"
+    return f"other programs disturbed {runs} and {cores}"
 
 
 def too_busy(result: StudyResult) -> list[Trust]:

@@ -3,6 +3,7 @@
 from statistics import median
 
 from shardtune.api_schemas.studies.study_result import StudyResult, Verdict
+from shardtune.api_schemas.studies.verdicts import TOO_BUSY_STATE
 
 
 def verdict_text(result: StudyResult) -> str:
@@ -24,6 +25,13 @@ def verdict_text(result: StudyResult) -> str:
     return f"{word}: keep the baseline; {reached}"
 
 
+def best_name(result: StudyResult) -> str:
+    """Name of the row or column with an answer's best configuration. It is the candidate if the machine was too busy to
+    show that it is faster than the baseline."""
+    is_open = result.verdict is Verdict.TOO_BUSY and result.best.trial_number != result.baseline.trial_number
+    return "candidate" if is_open else "recommended"
+
+
 def _without_interval(result: StudyResult) -> str:
     comparison = result.final_comparison
     if comparison is None:
@@ -37,9 +45,10 @@ def _without_interval(result: StudyResult) -> str:
 
 def _too_busy(result: StudyResult) -> str:
     is_kept = result.best == result.baseline
-    kept = "keep the baseline" if is_kept else "the recommendation is not shown to be faster on a quiet machine"
+    kept = "keep the baseline" if is_kept else "for now, the faster of candidate and baseline is recommended"
+    state = f"too busy: {TOO_BUSY_STATE}; {kept}"
     if result.speedup is None:
-        return f"not known, the machine was too busy: {kept}"
+        return state
     low, high = result.speedup.ci95
     seen = f"so far {result.speedup.value:.2f}x the baseline's speed, 95 % interval {low:.2f}x to {high:.2f}x"
-    return f"not known, the machine was too busy: {kept} ({seen})"
+    return f"{state} ({seen})"

@@ -179,6 +179,17 @@ def _also_run(rows: Rows, found: re.Match[str]) -> bool:
     return of_kinds == (others & candidates, others - candidates) and is_default and is_paired
 
 
+def _overlap(rows: Rows, found: re.Match[str]) -> bool:
+    """Each named trial has a run between those of the paired one, or the paired one has a run between its own."""
+    named, paired = [int(number) for number in found["others"].split(", ")], int(found["paired"])
+    speeds = {
+        number: [run.measurement.tokens_per_s_per_gpu for run in rows.validation(number)] for number in [paired, *named]
+    }
+    own = speeds[paired]
+    is_among = all(min(speeds[number]) <= max(own) and min(own) <= max(speeds[number]) for number in named)
+    return is_among and paired == rows.paired and set(named) <= set(rows.result.final_comparison.candidates)
+
+
 _ALSO = r"trials? ([\d, ]+) \((?:a )?(candidate|documented default)s?\)"
 
 
@@ -277,7 +288,7 @@ def _failed_resume(rows: Rows, found: re.Match[str]) -> bool:
 
 def _run_again(rows: Rows, found: re.Match[str]) -> bool:
     count, is_first = sum(run.purpose == RunPurpose.VALIDATION for run in rows.runs), found["several"] is None
-    return (int(found["runs"]), is_first) == (count, rows.result.final_comparison.number == 0)
+    return (int(found["runs"]), is_first) == (count, rows.result.final_comparison.number <= 1)
 
 
 def _middle_pair(rows: Rows, found: re.Match[str]) -> bool:
@@ -347,6 +358,7 @@ _CHECKS: dict[str, Callable[[Rows, re.Match[str]], bool]] = {
     r"undecided: the candidate won (?P<won>\d+) of (?P<count>\d+) pairs"
     r"(, and other programs disturbed (?P<disturbed>\d+) of their (?P<of>\d+) runs)?; .*": _undecided,
     r"also run again: (?P<groups>trials? .*?\))(; trial (?P<paired>\d+) went into the pairs)?": _also_run,
+    r"not distinguishable from trial (?P<paired>\d+): trials? (?P<others>[\d, ]+) \(the speeds of their validation runs overlap\)": _overlap,
     r"(?P<disturbed>\d+) of the (?P<count>\d+) validation runs? of (?:the baseline, )?trial (?P<trial>\d+),? (?:counts? although|was|were) disturbed "
     r"\(the last: (?P<last>.*)\)": _count_although,
     r"how much faster it is stays uncertain: (?P<low>[\d.]+)× to (?P<high>[\d.]+)× \(95 % interval of (?P<pairs>\d+) pairs\)": _wide,

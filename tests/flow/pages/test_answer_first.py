@@ -112,6 +112,12 @@ def test_what_did_not_work_counts_disturbed_and_repeated_runs(quick_client):
     validation = [run for trial in trials for run in trial["runs"] if run["purpose"] == "validation"]
     kept = [run for run in validation if run["state"] == "complete" and run["measurement"]["disturbed"]]
     assert kept and f'warn">{len(kept)}</span> validation runs kept although disturbed' in setbacks
+    marks = [page(quick_client, f"/studies/{study['study_id']}/trials/{trial['number']}") for trial in trials]
+    measured = [run["measurement"] for trial in trials for run in trial["runs"] if run["state"] == "complete"]
+    counted = [run for run in measured if run and run["disturbed"]]
+    mark = "complete, kept although disturbed: other programs kept"
+    assert sum(text.count(mark) for text in marks) == len(counted) > len(kept), "each run says so, and why"
+    assert sum(text.count("kept although disturbed (other programs kept") for text in marks) == len(kept)
 
 
 def test_a_running_study_says_what_just_happened_and_why(quick_client):

@@ -80,12 +80,14 @@ def test_a_default_that_stood_in_for_a_baseline_is_not_called_todays_configurati
         verdict=Verdict.TOO_BUSY,
     )
     page = changes_page(study, busy, {}, lambda _: None)
-    assert "| setting | baseline | recommended |" in page
-    assert "in 7 paired runs (the machine was too busy for a verdict)." in page
+    assert "| setting | baseline | candidate |" in page and "recommended" not in page
+    assert "in 7 paired runs (too busy: no candidate is shown to be faster on a quiet machine)." in page
     own = study.model_copy(update={"spec": study.spec.model_copy(update={"baseline": sides[0].config})})
-    assert "| setting | today | recommended |" in changes_page(own, busy, {}, lambda _: None)
+    assert "| setting | today | candidate |" in changes_page(own, busy, {}, lambda _: None)
+    confirmed = busy.model_copy(update={"verdict": Verdict.CONFIRMED})
+    assert "| setting | today | recommended |" in changes_page(own, confirmed, {}, lambda _: None)
     replaced = busy.model_copy(update={"replaced_baseline": "out of memory"})
-    assert "| setting | baseline | recommended |" in changes_page(own, replaced, {}, lambda _: None)
+    assert "| setting | baseline | candidate |" in changes_page(own, replaced, {}, lambda _: None)
 
 
 def test_no_page_is_written_where_nothing_changes(quick_client):

@@ -5,6 +5,7 @@ from datetime import datetime
 
 from shardtune.api_schemas.studies.study import Study
 from shardtune.api_schemas.studies.study_result import Speedup, Verdict
+from shardtune.api_schemas.studies.verdicts import TOO_BUSY_STATE
 from shardtune.service.pages.figures import rate
 from shardtune.service.pages.views.best import StudyLine
 from shardtune.service.pages.views.recommendation import Recommended
@@ -118,7 +119,7 @@ def _gain(study: Study, recommended: Recommended | None) -> TargetGain:
     is_kept = result.best.trial_number == result.baseline.trial_number
     if result.verdict is Verdict.TOO_BUSY:
         note = "not known; the baseline is kept for now" if is_kept else "not known"
-        return TargetGain("too busy", "warn", "The machine was too busy to answer.", note=note)
+        return TargetGain("too busy", "warn", f"{TOO_BUSY_STATE[:1].upper()}{TOO_BUSY_STATE[1:]}.", note=note)
     if result.verdict is Verdict.UNDECIDED and result.speedup is not None:
         is_open = result.undecided is None or result.undecided.more_pairs is not None
         return _undecided(result.speedup, is_kept, is_open)

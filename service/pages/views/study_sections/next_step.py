@@ -23,6 +23,8 @@ QUIET_WAIT_MINUTES = 30
 """Maximum total minutes for which the runs of a study that is repeated wait for a quiet machine, because the machine
 was too busy before."""
 _WAIT = (("wait_minutes", str(QUIET_WAIT_MINUTES)),)
+_WAIT_WORDS = f" --wait-for-quiet-s {60 * QUIET_WAIT_MINUTES}"
+"""Words of `shardtune studies extend` that do the same as the hidden field `_WAIT`."""
 _MORE_TRIALS = 10
 
 
@@ -147,12 +149,13 @@ def _open_verdict(study: Study, result: StudyResult, link: str, now: datetime) -
         return _without_pairs(study, result, link, now)
     pairs = counted(more.pairs, "more pair")
     fields = (("add_pairs", str(more.pairs)), *(_WAIT if more.waits_for_quiet else ()))
+    command = f"shardtune studies extend {study.study_id} --add-pairs {more.pairs}"
     if more.waits_for_quiet:
         waits = f"Their runs wait up to {QUIET_WAIT_MINUTES} minutes in all until the machine is quiet."
         text = f"Compare candidate and baseline in {pairs}. {waits}"
-        return NextStep(text, f"Run {pairs}", action=f"{link}/extend", fields=fields)
+        command += _WAIT_WORDS
+        return NextStep(text, f"Run {pairs}", action=f"{link}/extend", fields=fields, command=command)
     text = "Run more pairs of candidate and baseline. The study ends as soon as they decide it."
-    command = f"shardtune studies extend {study.study_id} --add-pairs {more.pairs}"
     return NextStep(text, f"Run {pairs}", action=f"{link}/extend", fields=fields, command=command)
 
 
@@ -213,7 +216,7 @@ def _decided(study: Study, result: StudyResult, link: str, now: datetime) -> Nex
 
 def _more_trials(study: Study, text: str, link: str, wait: tuple[tuple[str, str], ...] = ()) -> NextStep:
     """Return the next step that extends a study's search. `wait`: hidden field that makes its runs wait for a quiet
-    machine, for which the command has no option."""
+    machine."""
     fields = (("add_trials", str(_MORE_TRIALS)), *wait)
-    command = "" if wait else f"shardtune studies extend {study.study_id} --add-trials {_MORE_TRIALS}"
+    command = f"shardtune studies extend {study.study_id} --add-trials {_MORE_TRIALS}{_WAIT_WORDS if wait else ''}"
     return NextStep(text, f"Add {_MORE_TRIALS} trials", action=f"{link}/extend", fields=fields, command=command)

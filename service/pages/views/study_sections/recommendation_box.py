@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from shardtune.api_schemas.recommendations.best import RecommendationState
 from shardtune.api_schemas.studies.study_result import Contender, Verdict
+from shardtune.api_schemas.studies.verdicts import TOO_BUSY_STATE
 from shardtune.service.pages.views.recommendation import Recommended
 from shardtune.service.pages.views.study_sections.next_step import is_open
 
@@ -11,7 +12,7 @@ _TARGET = "training jobs with this model, workload and cluster"
 _OPEN_VERDICTS = {
     Verdict.TOO_BUSY: (
         "low confidence",
-        "The machine was too busy to tell which configuration is faster. Until a quieter machine decides",
+        f"Too busy: {TOO_BUSY_STATE}. Until that is decided",
     ),
     Verdict.UNDECIDED: ("medium confidence", "The pairs did not decide. Until another study does"),
 }

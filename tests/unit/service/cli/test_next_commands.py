@@ -22,7 +22,7 @@ from shardtune.api_schemas.training.models import ModelSpec, preset
 from shardtune.api_schemas.training.workload import Workload
 from shardtune.service.cli import study_file
 from shardtune.service.cli.errors import InputError
-from shardtune.service.cli.tune import answer, continuation, early_checks, job, local_devices
+from shardtune.service.cli.tune import answer, continuation, early_checks, job, local_devices, next_commands
 from shardtune.service.cli.tune.local_devices import LocalDevices
 from shardtune.service.cli.tune.options import TuneOptions
 from shardtune.service.cli.tune.quiet_options import check_wait, with_default_minutes
@@ -330,6 +330,58 @@ def test_what_no_pairs_can_settle_is_searched_again_and_waits_for_quiet() -> Non
     assert busy_command("search", 8).startswith("shardtune tune study.json --wait-for-quiet 30")
     assert busy_command("search", 8).count("--wait-for-quiet") == 1
     assert busy_command("pairs", 20, max_pairs=96).startswith("shardtune tune study.json"), "more than 100 pairs"
+
+
+class StoredStudies:
+    """A service that stores a study and, if `later` is given, a newer one with an answer."""
+
+    def __init__(self, study: Study, *later: Study) -> None:
+        self._studies = [*later, study]
+
+    def studies(self) -> list[Study]:
+        return self._studies
+
+
+def printed_again(rests_on: str = "pairs", service: str | None = None, *, is_newest: bool = True) -> list[str]:
+    """Rows below the answer of a study whose machine was too busy, as `best` and `studies` print them."""
+    study, result = undecided(None)
+    busy = BusyMachine(rests_on=rests_on, runs=18, disturbed_runs=18, uneven_pairs=0, missing_runs=2)
+    result = result.model_copy(update={"verdict": Verdict.TOO_BUSY, "too_busy": busy, "undecided": None})
+    study = study.model_copy(update={"result": result})
+    later = [] if is_newest else [study.model_copy(update={"study_id": "study-2"})]
+    client: Any = StoredStudies(study, *later)
+    return next_commands.rows(client, study, result, service, Path("state"))
+
+
+def test_an_answer_that_is_printed_again_names_the_command_of_tune() -> None:
+    assert printed_again() == [
+        "files       shardtune export study-1 --out best --state-dir state",
+        "to decide   shardtune tune --add-pairs 1 --wait-for-quiet 30 --state-dir state (waits for a quiet machine, 30 "
+        "minutes in all)",
+    ]
+    assert "shardtune tune FILE --wait-for-quiet 30 --state-dir state" in printed_again("search")[1]
+
+
+def test_only_the_newest_study_is_extended_by_tune() -> None:
+    row = printed_again(is_newest=False)[1]
+    assert "shardtune studies extend study-1 --add-pairs 1 --wait-for-quiet-s 1800, while" in row
+    assert row.endswith("`shardtune serve --state-dir state` runs")
+
+
+def test_the_study_of_a_service_is_extended_there() -> None:
+    files, row = printed_again(service="http://gpu:8470")
+    assert files.endswith("shardtune export study-1 --out best --service http://gpu:8470")
+    assert row.endswith("extend study-1 --add-pairs 1 --wait-for-quiet-s 1800 --service http://gpu:8470")
+    assert "studies clone study-1 --service http://gpu:8470, once" in printed_again("search", "http://gpu:8470")[1]
+
+
+@pytest.mark.parametrize("state", [StudyState.RUNNING, StudyState.WAITING])
+def test_a_study_that_is_being_extended_has_no_next_command(state: StudyState) -> None:
+    study, result = undecided(3)
+    client: Any = StoredStudies(study)
+    assert next_commands.to_decide(client, study, result, None, Path("state")) is not None
+    extended = study.model_copy(update={"state": state})
+    assert next_commands.to_decide(client, extended, result, None, Path("state")) is None
 
 
 @pytest.mark.parametrize(

@@ -241,7 +241,7 @@ def test_the_summary_says_what_won_by_how_much_and_where_it_is() -> None:
         "ZeRO-2, micro batch 4: 1,234",
         "verdict     confirmed: 1.31x as fast as the baseline (95 % interval 1.27x to 1.35x)",
         "1,200 to 1,260",
-        "took 22 validation runs in all final comparisons of the study, failed ones included: 190 GPU-seconds",
+        "took 22 validation runs, failed ones included: 190 GPU-seconds",
         "confirmed",
         "3 configurations rejected",
         "best/launch.sh",
@@ -249,9 +249,57 @@ def test_the_summary_says_what_won_by_how_much_and_where_it_is() -> None:
         assert words in text
 
 
-def test_the_summary_begins_with_the_verdict_and_names_one_speed_before_it_says_how_it_was_measured() -> None:
+def test_costs_are_those_of_all_final_comparisons_only_after_a_second_one() -> None:
+    """A study numbers its final comparisons from 1: the words stood in every summary."""
+    first = CONFIRMED.final_comparison
+    assert first is not None and first.number == 1
+    again = CONFIRMED.model_copy(update={"final_comparison": first.model_copy(update={"number": 3})})
+    text = summary.as_text(study(), again)
+    assert "took 22 validation runs in all final comparisons of the study, failed ones included" in text
+
+
+def test_a_remark_tells_the_gain_from_the_quotient_of_the_two_speeds() -> None:
+    remark = "; the gain is the median of the pairs, not the quotient of these speeds"
+    row = summary.as_text(study(), CONFIRMED).splitlines()[2]
+    assert row == "baseline    DDP, micro batch 1: 942 tokens/s/GPU, 0.41 GiB allocated at the peak", (
+        "1234.5 / 942 is 1.31"
+    )
+    other = CONFIRMED.model_copy(update={"speedup": Speedup(value=1.28, ci95=(1.27, 1.35), pairs=8)})
+    assert summary.as_text(study(), other).splitlines()[2] == row + remark
+    assert remark not in summary.as_text(study(), CONFIRMED.model_copy(update={"speedup": None}))
+
+
+def test_a_name_that_several_trials_have_gets_the_number_and_the_settings_that_differ() -> None:
+    """The best of a study had exactly the name of a trial that lost."""
+    other = ZERO.model_copy(update={"strategy": ZeroConfig(stage=2, overlap_comm=False)})
+    assert other.describe() == ZERO.describe() and other != ZERO
+    trials = [trial(number, TrialState.COMPLETE) for number in range(3)]
+    trials[2] = trials[2].model_copy(update={"config": other})
+    best, baseline = summary.as_text(study(), CONFIRMED, trials).splitlines()[1:3]
+    assert best.startswith("best        trial 1, ZeRO-2, micro batch 4 (overlap")
+    assert baseline.startswith("baseline    DDP, micro batch 1 (a documented default): ")
+    assert "trial 1" not in summary.as_text(study(), CONFIRMED, trials[:2]).splitlines()[1]
+
+
+def test_a_busy_machine_leaves_the_same_state_with_and_without_a_baseline_of_the_users() -> None:
+    state = "too busy: no candidate is shown to be faster on a quiet machine; "
+    busy = {"verdict": Verdict.TOO_BUSY}
+    kept, faster = UNBEATEN.model_copy(update=busy), CONFIRMED.model_copy(update=busy)
+    assert summary.as_text(study(), kept).startswith(f"verdict     {state}keep the baseline (so far 1.01x")
+    now = "for now, the faster of candidate and baseline is recommended"
+    assert summary.as_text(study(), faster).startswith(f"verdict     {state}{now} (so far 1.31x")
+
+
+def test_the_page_to_share_recommends_nothing_that_a_busy_machine_left_open() -> None:
+    busy = CONFIRMED.model_copy(update={"verdict": Verdict.TOO_BUSY})
+    text = page.as_markdown(study(), busy, (), None)
+    assert "| candidate | ZeRO-2" in text and "| recommended |" not in text
+    assert "| recommended | ZeRO-2" in page.as_markdown(study(), CONFIRMED, (), None)
+
+
+def test_the_summary_begins_with_the_verdict_and_names_speeds_before_it_says_how_they_were_measured() -> None:
     story, measured = summary.as_text(study(), CONFIRMED).split("\nmeasured")
-    assert story.startswith("verdict     confirmed") and story.count("tokens/s/GPU") == 1
+    assert story.startswith("verdict     confirmed") and story.count("tokens/s/GPU") == 2
     assert not re.search(r"\d+ (paired |validation |search )?(runs|pairs)\b", story)
     assert "942 tokens/s/GPU in 5 runs" in measured and "8 paired runs" in measured
 

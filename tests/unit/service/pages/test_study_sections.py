@@ -185,6 +185,7 @@ def test_an_answer_that_is_being_measured_again_is_waited_for() -> None:
 def test_an_open_verdict_is_not_approved_first() -> None:
     step = step_of(answered(TOO_BUSY), recommended(TOO_BUSY, "proposed"))
     assert step.label != "Approve" and "quiet" in step.text
+    assert step.command == "shardtune studies extend study-1 --add-pairs 3 --wait-for-quiet-s 1800"
     box = recommendation_box(recommended(TOO_BUSY, "proposed"), FASTER)
     assert box.is_open and "although its verdict is open" in box.sentence
     assert step_of(answered(KEPT), recommended(KEPT, "proposed")).label == "Approve"

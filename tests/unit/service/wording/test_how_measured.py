@@ -129,7 +129,7 @@ def test_pairs_are_not_said_to_agree_beside_a_verdict_that_they_leave_open(open_
         return next((reason.tone, reason.shown) for reason in reasons if reason.text.startswith("5 paired runs"))
 
     assert of_pairs(**open_verdict) == ("warn", ""), "the reason for the open verdict says it"
-    assert of_pairs(verdict=Verdict.NOT_FASTER)[1].endswith("; the pairs agree")
+    assert of_pairs(verdict=Verdict.NOT_FASTER)[1].endswith("; the pairs agree, from 0.99× to 1.01×")
 
 
 CAUSE = "other programs kept 1.4 of 2 cores busy"
@@ -149,6 +149,18 @@ def test_trials_that_were_also_run_again_are_candidates_or_documented_defaults()
     )
     del runs[2], runs[6]
     assert f"also run again: trial 1 (a documented default); {chosen}" in story(answer, ResultRuns((), runs))
+
+
+def test_candidates_are_named_whose_runs_do_not_show_that_the_paired_one_is_faster() -> None:
+    """The verdict compares one candidate with the baseline, and readers took the best for proven against all."""
+    comparison = FinalComparison(candidates=(3, 2, 6, 5), pairs=5, runs=20, gpu_seconds=1, ratios=RATIOS)
+    speeds = {3: (100.0, 130.0), 2: (105.0,), 6: (90.0, 99.0), 5: (95.0, 140.0), 0: (110.0,)}
+    runs = {number: tuple(map(measurement, of_trial)) for number, of_trial in speeds.items()}
+    answer = result(RATIOS, final_comparison=comparison)
+    named = "not distinguishable from trial 3: trials 2, 5 (the speeds of their validation runs overlap)"
+    assert named in story(answer, ResultRuns(validation_runs=runs))
+    del runs[2], runs[5]
+    assert not [text for text in story(answer, ResultRuns(validation_runs=runs)) if "distinguishable" in text]
 
 
 def test_disturbed_runs_that_count_are_told_of_both_sides() -> None:
@@ -195,9 +207,7 @@ def test_runs_that_an_unknown_cause_disturbed_are_not_blamed_on_other_programs(u
 @pytest.mark.parametrize(("number", "verb"), [(1, "was"), (8, "were")])
 def test_a_machine_on_which_no_program_was_seen_is_busy_with_what_is_not_known(number: int, verb: str) -> None:
     unseen = BUSY.model_copy(update={"foreign_cpu_cores": None, "programs": (), "disturbed_runs": number})
-    assert busy_cause(unseen) == (
-        "the machine was too busy to answer: the runs that decide were disturbed; by what is not known"
-    )
+    assert busy_cause(unseen) == "the runs that decide were disturbed; by what is not known"
     assert unseen.describe() == (
         f"the machine was too busy to answer: {number} of 10 runs in pairs {verb} disturbed, as their timed windows show; by "
         "what is not known; an answer takes 3 more pairs (6 runs) on a quiet machine"
@@ -211,8 +221,7 @@ def test_a_search_with_one_configuration_is_in_the_singular() -> None:
 
 def test_a_busy_program_does_not_read_like_a_version() -> None:
     assert busy_cause(BUSY) == (
-        "the machine was too busy to answer: other programs disturbed the runs that decide and kept 1.3 CPU cores busy "
-        "(python on 1.1 cores)"
+        "other programs disturbed the runs that decide and kept 1.3 CPU cores busy (python on 1.1 cores)"
     )
 
 

@@ -27,17 +27,25 @@ from shardtune.service.cli.terminal import PrintableConsole
 from shardtune.service.cli.tune import study_input
 from shardtune.service.cli.tune.offloads import may_offload_optimizer
 from shardtune.service.cli.tune.options import TuneOptions
-from shardtune.service.cli.tune.progress_lines import LineView
 
 if TYPE_CHECKING:
     from shardtune.service import client as api
     from shardtune.service.cli import local_stack
-    from shardtune.service.cli.tune import answer, continuation, cost, earlier_studies, early_checks, live_table
+    from shardtune.service.cli.tune import (
+        answer,
+        continuation,
+        cost,
+        earlier_studies,
+        early_checks,
+        live_table,
+        progress_lines,
+    )
 else:
     api = LazyModule("shardtune.service.client")
-    early_checks, live_table = (
+    early_checks, live_table, progress_lines = (
         LazyModule("shardtune.service.cli.tune.early_checks"),
         LazyModule("shardtune.service.cli.tune.live_table"),
+        LazyModule("shardtune.service.cli.tune.progress_lines"),
     )
     cost = LazyModule("shardtune.service.cli.tune.cost")
     local_stack, answer = (
@@ -208,7 +216,7 @@ def _follow_study(client: api.ServiceClient, worker: local_stack.LocalWorker, st
     """Show the progress of a study until it ends, and return the study."""
     console = PrintableConsole(stderr=True)
     started = time.monotonic()
-    with live_table.LiveView(console) if console.is_terminal else LineView(print_progress) as view:
+    with live_table.LiveView(console) if console.is_terminal else progress_lines.LineView(print_progress) as view:
         while True:
             study, trials, rejections = _fetch_progress(client, study_id)
             view.show(study, trials, rejections, time.monotonic() - started)

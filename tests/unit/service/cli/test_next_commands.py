@@ -357,7 +357,7 @@ def test_an_answer_that_is_printed_again_names_the_command_of_tune() -> None:
     assert printed_again() == [
         "files       shardtune export study-1 --out best --state-dir state",
         "to decide   shardtune tune --add-pairs 1 --wait-for-quiet 30 --state-dir state (waits for a quiet machine, 30 "
-        "minutes in all)",
+        "minutes in all; then it runs even if busy)",
     ]
     assert "shardtune tune FILE --wait-for-quiet 30 --state-dir state" in printed_again("search")[1]
 

@@ -122,7 +122,7 @@ def snapshot_after(snapshot: StudySnapshot, step: Step, version: int, state: Tri
         has_waiting_run=state is TrialState.WAITING,
         has_open_run=True,
         has_resume_worker=True,
-        has_sustained_worker=True,
+        sustained_obstacle=None,
         has_recipe_worker=True,
         has_rehearsal_worker=True,
         calibrations=NO_CALIBRATIONS,

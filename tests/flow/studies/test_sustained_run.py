@@ -10,7 +10,7 @@ from shardtune.api_schemas.trials.failures import FailureKind
 from shardtune.api_schemas.trials.leases import TASK_KINDS, Lease, TrialTask
 from tests.support.service.simulated_worker import SPEC, SimulatedWorker, failure, measurement, quietly, speed_of
 
-SECONDS = 5.0
+SECONDS, LONG_SECONDS = 5.0, 1000.0
 STUDY: dict[str, Any] = {
     "space": {"backends": ["ddp", "zero", "fsdp2"], "knobs": {"malloc": "default"}},
     "budget": {"max_trials": 8, "sustained_run_s": SECONDS, "resume_check": False},
@@ -18,7 +18,7 @@ STUDY: dict[str, Any] = {
 
 
 def is_long(task: TrialTask) -> bool:
-    return task.plan.max_measure_s == SECONDS
+    return task.plan.max_measure_s in (SECONDS, LONG_SECONDS)
 
 
 class LongRuns:
@@ -45,8 +45,8 @@ def hot(speed: float):
     return run.model_copy(update=changes | {"conditions": Conditions(devices=(seen,), foreign_cpu_cores=0.0)})
 
 
-def worker_of(client, runs, **inventory):
-    return SimulatedWorker(client, behave=runs, **{"task_kinds": TASK_KINDS} | inventory).register()
+def worker_of(client, runs, name="sim", **inventory):
+    return SimulatedWorker(client, name, behave=runs, **{"task_kinds": TASK_KINDS} | inventory).register()
 
 
 def create(client, **changes):
@@ -148,3 +148,53 @@ def test_cpu_ranks_make_none_by_default(quick_client, budget):
     study_id = create(quick_client, budget={"max_trials": 8, "resume_check": False} | budget)
     worker.work()
     assert runs.leases == [] and study_of(quick_client, study_id)["result"]["sustained"] is None
+
+
+def work_until(worker, purpose_is, ends_in_s):
+    """Report all runs that a worker with a time limit gets; returns the first whose task satisfies `purpose_is`."""
+    for _ in range(100):
+        answer = worker.post("/v1/leases", {"wait_s": 0, "ends_in_s": ends_in_s})
+        answer.raise_for_status()
+        if answer.status_code == 204:
+            return None
+        lease = Lease.model_validate(answer.json())
+        if purpose_is(lease.task):
+            return lease
+        worker.do(lease)
+    raise AssertionError("still work")
+
+
+ENDS_SOON = {"budget": STUDY["budget"] | {"sustained_run_s": LONG_SECONDS}}
+
+
+@pytest.mark.wide_on_postgres
+def test_a_worker_whose_job_ends_before_it_leaves_it_out_and_the_answer_is_there_at_once(client):
+    runs = LongRuns()
+    worker = worker_of(client, runs)
+    study_id = create(client, **ENDS_SOON)
+    assert work_until(worker, lambda task: False, ends_in_s=900.0) is None
+    study = study_of(client, study_id)
+    assert (study["state"], study["result"]["verdict"], runs.leases) == ("complete", "confirmed", [])
+    sustained = study["result"]["sustained"]
+    assert sustained["outcome"] == "left_out" and "allocation ends before it could finish" in sustained["reason"]
+    assert study["reason_code"] != "worker_ends_too_soon"
+
+
+def test_another_live_worker_has_some_seconds_to_take_the_run_and_no_longer(quick_client, clock):
+    worker, other = worker_of(quick_client, LongRuns()), worker_of(quick_client, LongRuns(), name="other")
+    study_id = create(quick_client, **ENDS_SOON)
+    assert work_until(worker, lambda task: False, ends_in_s=900.0) is None
+    study = study_of(quick_client, study_id)
+    assert study["state"] == "running" and study["reason_code"] != "worker_ends_too_soon"
+    clock.turn(31)
+    assert work_until(other, lambda task: False, ends_in_s=900.0) is None
+    study = study_of(quick_client, study_id)
+    assert study["state"] == "complete" and study["result"]["sustained"]["outcome"] == "left_out"
+
+
+def test_a_live_worker_with_more_time_makes_the_run(quick_client):
+    worker, other = worker_of(quick_client, LongRuns()), worker_of(quick_client, LongRuns(), name="other")
+    study_id = create(quick_client, **ENDS_SOON)
+    assert work_until(worker, lambda task: False, ends_in_s=900.0) is None
+    assert other.work() == 1
+    assert study_of(quick_client, study_id)["result"]["sustained"]["outcome"] == "measured"

@@ -48,7 +48,7 @@ from shardtune.tuner.search import stopping
 from shardtune.tuner.verdict import kept_answer
 from shardtune.tuner.verdict.recipes.comparison import RecipeObservation
 from shardtune.tuner.verdict.winner.resume_check import ResumeRun
-from shardtune.tuner.verdict.winner.sustained_run import SustainedRun
+from shardtune.tuner.verdict.winner.sustained_run import SustainedObstacle, SustainedRun
 
 log = logging.getLogger(__name__)
 
@@ -287,7 +287,8 @@ def apply_step(
             study.result = _new_result(snapshot, step.result)
             transitions.end_study(session, study, StudyState.COMPLETE, step.reason, now)
             record.record_result(context, session, study, now)
-            traces.request_traces_after_verdict(session, study, now)
+            if snapshot.sustained_obstacle is not SustainedObstacle.CANCELLED:
+                traces.request_traces_after_verdict(session, study, now)
             log.info("study complete: %s", step.result.verdict.value, extra=extra)
         case Fail():
             _fail_study(session, study, step, now)

@@ -198,3 +198,29 @@ def test_a_live_worker_with_more_time_makes_the_run(quick_client):
     assert work_until(worker, lambda task: False, ends_in_s=900.0) is None
     assert other.work() == 1
     assert study_of(quick_client, study_id)["result"]["sustained"]["outcome"] == "measured"
+
+
+@pytest.mark.parametrize("is_paused", [False, True])
+def test_a_study_cancelled_during_it_completes_with_its_known_answer(quick_client, is_paused):
+    worker = worker_of(quick_client, LongRuns())
+    study_id = create(quick_client, budget=STUDY["budget"] | {"profile": True})
+    lease = work_until(worker, is_long, ends_in_s=None)
+    if is_paused:
+        quick_client.post(f"/v1/studies/{study_id}:pause").raise_for_status()
+    study = quick_client.post(f"/v1/studies/{study_id}:cancel").raise_for_status().json()
+    assert (study["state"], study["result"]["verdict"]) == ("complete", "confirmed")
+    sustained = study["result"]["sustained"]
+    assert sustained["outcome"] == "left_out" and "cancelled by its user" in sustained["reason"]
+    assert worker.report(lease, hot(100.0)).status_code == 409, "its run was taken from the worker"
+    assert worker.lease() is None, "the user wants no further run, such as a trace"
+    assert quick_client.get(f"/v1/studies/{study_id}/best").status_code == 200
+
+
+def test_a_study_cancelled_before_its_answer_is_known_is_cancelled(quick_client):
+    worker = worker_of(quick_client, LongRuns())
+    study_id = create(quick_client)
+    assert work_until(
+        worker, lambda task: study_of(quick_client, study_id)["phase"] == "final_comparison", ends_in_s=None
+    )
+    study = quick_client.post(f"/v1/studies/{study_id}:cancel").raise_for_status().json()
+    assert (study["state"], study["result"]) == ("cancelled", None)

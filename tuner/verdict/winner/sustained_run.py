@@ -62,12 +62,15 @@ class SustainedObstacle(StrEnum):
     NO_WORKER = "no_worker"
     WORKER_ENDS = "worker_ends"
     """The worker that asks for work must end before the run would."""
+    CANCELLED = "cancelled"
+    """The user cancelled the study when its answer was known."""
 
 
 OBSTACLE_TEXTS = {
     SustainedObstacle.NO_WORKER: "no live worker is of a release that knows this run",
     SustainedObstacle.WORKER_ENDS: "the worker's allocation ends before it could finish; start a worker that has more "
     "time, or give fewer seconds in budget.sustained_run_s",
+    SustainedObstacle.CANCELLED: "the study was cancelled by its user",
 }
 """Reason for each obstacle, as the answer states it."""
 

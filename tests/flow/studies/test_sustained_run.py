@@ -17,8 +17,8 @@ STUDY: dict[str, Any] = {
 }
 
 
-def is_long(task: TrialTask) -> bool:
-    return task.plan.max_measure_s in (SECONDS, LONG_SECONDS)
+def is_long(task: Any) -> bool:
+    return isinstance(task, TrialTask) and task.plan.max_measure_s in (SECONDS, LONG_SECONDS)
 
 
 class LongRuns:
@@ -224,3 +224,39 @@ def test_a_study_cancelled_before_its_answer_is_known_is_cancelled(quick_client)
     )
     study = quick_client.post(f"/v1/studies/{study_id}:cancel").raise_for_status().json()
     assert (study["state"], study["result"]) == ("cancelled", None)
+
+
+def set_quota(client, gpu_seconds):
+    quotas = {"gpu_seconds_per_day": gpu_seconds}
+    client.put("/v1/projects/default", json={"quotas": quotas}).raise_for_status()
+
+
+def check_left_out_for_quota(client, study_id):
+    study = study_of(client, study_id)
+    assert (study["state"], study["result"]["verdict"]) == ("complete", "confirmed")
+    sustained = study["result"]["sustained"]
+    assert sustained["outcome"] == "left_out" and "gpu_seconds_per_day" in sustained["reason"]
+
+
+def test_a_daily_quota_that_ends_before_it_does_not_delay_the_answer(quick_client):
+    worker = worker_of(quick_client, LongRuns())
+    study_id = create(quick_client)
+    for _ in range(100):
+        set_quota(quick_client, None)
+        lease = worker.lease()
+        assert not is_long(lease.task)
+        set_quota(quick_client, 1)
+        worker.do(lease)
+        if study_of(quick_client, study_id)["state"] == "complete":
+            break
+    check_left_out_for_quota(quick_client, study_id)
+
+
+def test_a_daily_quota_used_up_while_it_waits_does_not_delay_the_answer(quick_client):
+    worker = worker_of(quick_client, LongRuns())
+    study_id = create(quick_client)
+    assert work_until(worker, is_long, ends_in_s=None) is not None
+    worker.register()
+    set_quota(quick_client, 1)
+    assert worker.lease() is None
+    check_left_out_for_quota(quick_client, study_id)

@@ -46,8 +46,9 @@ def find(context: Context, study_id: str) -> KnownAnswer | None:
         sustained_obstacle=SustainedObstacle.CANCELLED,
     )
     step = with_projection(context, snapshot, advance.plan_step(context, snapshot, may_ask=False))
-    has_sustained = isinstance(step, Complete) and step.result.sustained is not None
-    return KnownAnswer(step, snapshot) if isinstance(step, Complete) and has_sustained else None
+    if not isinstance(step, Complete) or step.result.sustained is None:
+        return None
+    return KnownAnswer(step, snapshot)
 
 
 def complete(context: Context, session: Session, study: StudyRow, known: KnownAnswer) -> bool:

@@ -120,7 +120,9 @@ class StudySnapshot:
         """
         # Older workers may lack this kind of run and know the others.
         obstacle = self.sustained_obstacle
-        return None if obstacle in (None, SustainedObstacle.NO_WORKER) else OBSTACLE_TEXTS[obstacle]
+        if obstacle is None or obstacle is SustainedObstacle.NO_WORKER:
+            return None
+        return OBSTACLE_TEXTS[obstacle]
 
     @property
     def has_work(self) -> bool:

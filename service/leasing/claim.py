@@ -5,7 +5,7 @@ for it.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import assert_never
@@ -26,6 +26,7 @@ from shardtune.service.leasing import unread_leases
 from shardtune.service.leasing.claim_results import Granted, HostBusy, NoRun, StudyBusy, WorkRequest
 from shardtune.service.leasing.grant import lease_run, lease_waiting
 from shardtune.service.leasing.start_run import SEEN_WRITE_INTERVAL, renew_lease
+from shardtune.service.lifecycle import advance
 from shardtune.service.process.context import Context
 from shardtune.service.workers import compatibility
 from shardtune.service.workers.protocol_versions import check_protocol
@@ -70,6 +71,9 @@ class _StudyOffer:
     """
     reserved: frozenset[str]
     """Ids of workers for which a run of one of these studies is reserved."""
+    without_quota: Sequence[str]
+    """Ids of studies in the final comparison whose project has used up its GPU-seconds of the day. One whose answer is
+    known completes without its sustained run (the long run after the verdict)."""
 
 
 def record_request(context: Context, request: LeaseRequest) -> Lease | Idle:
@@ -108,6 +112,8 @@ def claim(context: Context, request: LeaseRequest, worker_row: WorkerRow | None 
         offer = _select_studies(context, session, worker, studies.studies_with_work(session))
     for study_id in offer.rejected:
         _note_rejection(context, study_id, request.session)
+    for study_id in offer.without_quota:
+        advance.advance(context, study_id)
     reserved = offer.reserved
     try:
         for group in (offer.users, offer.background):
@@ -162,6 +168,7 @@ def _select_studies(
     studies that reject this worker, and the workers for which runs are reserved.
     """
     spent = _spent_projects(context, session, open_studies)
+    without_quota = [item.study.id for item in open_studies if _may_complete_without_quota(item, spent)]
     open_studies = [open_study for open_study in open_studies if open_study.study.project_id not in spent]
     # Filter by the cached idle state before reading specs: a spec is large JSON, and most studies have nothing to give
     # while their workers are busy.
@@ -199,6 +206,7 @@ def _select_studies(
         reserved=frozenset(worker_id for worker_id in pinned_workers if worker_id is not None).union(
             *reserved_for_others.values()
         ),
+        without_quota=without_quota,
     )
 
 
@@ -260,6 +268,13 @@ def _spent_projects(context: Context, session: Session, open_studies: Sequence[O
     """Ids of those projects that have used up their GPU-seconds of the day."""
     projects = {open_study.study.project_id: open_study.study.project for open_study in open_studies}
     return {row.id for row in projects.values() if quotas.is_exhausted(session, row.id, row.quotas, context.now())}
+
+
+def _may_complete_without_quota(open_study: OpenStudy, spent: Collection[str]) -> bool:
+    """Whether a study compares its finalists and gets no run until the next day. `spent`: ids of the projects that have
+    used up their GPU-seconds of the day."""
+    is_comparing = open_study.study.phase is StudyPhase.FINAL_COMPARISON
+    return is_comparing and open_study.study.project_id in spent and TrialState.RUNNING not in open_study.open_states
 
 
 def _note_rejection(context: Context, study_id: str, worker_session: str) -> None:

@@ -18,6 +18,7 @@ from shardtune.db.tables.trials import RunRow
 from shardtune.service.access import retune_budget
 from shardtune.service.leasing.claim_results import Granted, HostBusy, NoRun, NoWaitingRun, StudyBusy, WorkRequest
 from shardtune.service.leasing.start_run import renew_lease, start_waiting
+from shardtune.service.leasing.sustained_obstacles import find_obstacle, is_too_long_for_worker
 from shardtune.service.lifecycle import advance
 from shardtune.service.lifecycle.target_projection import with_projection
 from shardtune.service.planning import calibrations, study_snapshot
@@ -70,7 +71,11 @@ def lease_waiting(
         if leased_run is not None and (lease := renew_lease(context, session, leased_run)) is not None:
             return Granted(lease)
         run = leases.next_waiting(session, study.id)
-        if run is None or not understands(worker, study, run):
+        if (
+            run is None
+            or not understands(worker, study, run)
+            or is_too_long_for_worker(context, session, study, run, asking)
+        ):
             # Another took it, or the study may have to do without it.
             return NoWaitingRun()
         return start_waiting(context, session, study, run, worker, asking)
@@ -89,10 +94,10 @@ def _plan_and_lease(
         # Sampling takes up to seconds. Inside the transaction it would hold the study's row for that long, and
         # heartbeats and reports of its other workers would wait.
         for race in range(_MOST_RACES):
-            snapshot = _read_snapshot(context, open_study, is_first=race == 0)
+            snapshot = _read_snapshot(context, open_study, asking, is_first=race == 0)
             if snapshot is None:
                 return NoRun()
-            step = Wait() if snapshot.has_work else _plan(context, snapshot)
+            step = Wait() if snapshot.has_work else _plan(context, snapshot, asking)
             if step == Wait() and not snapshot.has_work:
                 # Every change that could bring work also raises the version, which wakes the waiting workers.
                 context.planner_cache.note_idle(study_id, snapshot.version)
@@ -126,7 +131,8 @@ def _apply_and_lease(
             new_run = advance.apply_step(context, session, study, step, snapshot)
             run = new_run or leases.next_waiting(session, study.id)
         result: Granted | NoRun | HostBusy | None = None
-        if run is not None:
+        # Without the time for a sustained run, the study is planned again and completes without it.
+        if run is not None and not is_too_long_for_worker(context, session, study, run, asking):
             result = (
                 start_waiting(context, session, study, run, worker, asking)
                 if understands(worker, study, run)
@@ -156,7 +162,9 @@ def _choose_short_steps(study: StudyRow, snapshot: StudySnapshot, step: Step, as
         study.parity_samples = short_steps.parity_samples(study.spec, study.cluster, step_s)
 
 
-def _read_snapshot(context: Context, open_study: OpenStudy, is_first: bool) -> StudySnapshot | None:
+def _read_snapshot(
+    context: Context, open_study: OpenStudy, asking: WorkRequest, is_first: bool
+) -> StudySnapshot | None:
     """Read a study's snapshot (trials and runs at one version) and the predictor's calibrations. None if the study
     only measures a recommendation again and the day's budget for that is used up.
 
@@ -175,7 +183,7 @@ def _read_snapshot(context: Context, open_study: OpenStudy, is_first: bool) -> S
             assert row is not None
             study, snapshot = row, advance.read_snapshot(context, session, row)
         for purpose in snapshot.waiting_purposes:
-            snapshot = _with_workers(snapshot, purpose, is_able=_has_worker_for(context, session, study.id, purpose))
+            snapshot = _with_workers(context, session, snapshot, purpose, asking)
         if snapshot.phase is not StudyPhase.SEARCH:
             return snapshot
         # Only a search uses the predictor; reading calibrations would cost every validation run a query over 400 runs.
@@ -205,27 +213,26 @@ _LATER_PURPOSES: dict[type, RunPurpose] = {
 """Purpose of the run that each kind of planned step adds, for purposes that older workers may not support."""
 
 
-def _plan(context: Context, snapshot: StudySnapshot) -> Step:
+def _plan(context: Context, snapshot: StudySnapshot, asking: WorkRequest) -> Step:
     step = with_projection(context, snapshot, advance.plan_step(context, snapshot, may_ask=True))
     purpose = _LATER_PURPOSES.get(type(step))
     if purpose is None:
         return step
     # Checked only here: it takes queries of its own, and few steps are of such purposes.
     with context.db.read() as session:
-        is_able = _has_worker_for(context, session, snapshot.study_id, purpose)
-    return step if is_able else _plan(context, _with_workers(snapshot, purpose, is_able=False))
+        snapshot = _with_workers(context, session, snapshot, purpose, asking)
+    return step if snapshot.can_run(purpose) else _plan(context, snapshot, asking)
 
 
-def _has_worker_for(context: Context, session: Session, study_id: str, purpose: RunPurpose) -> bool:
-    study = studies.get(session, study_id)
+def _with_workers(
+    context: Context, session: Session, snapshot: StudySnapshot, purpose: RunPurpose, asking: WorkRequest
+) -> StudySnapshot:
+    """Copy of a study's snapshot that says whether runs of a purpose which older workers do not know can take place."""
+    study = studies.get(session, snapshot.study_id)
     assert study is not None
-    return has_worker_for(context, session, study, purpose)
-
-
-def _with_workers(snapshot: StudySnapshot, purpose: RunPurpose, *, is_able: bool) -> StudySnapshot:
-    """Copy of a study's snapshot that says whether a live worker supports the runs which older workers do not know."""
     if purpose == RunPurpose.SUSTAINED:
-        return replace(snapshot, has_sustained_worker=is_able)
+        return replace(snapshot, sustained_obstacle=find_obstacle(context, session, study, asking))
+    is_able = has_worker_for(context, session, study, purpose)
     if purpose == RunPurpose.RECIPE:
         return replace(snapshot, has_recipe_worker=is_able)
     if purpose == RunPurpose.REHEARSAL:

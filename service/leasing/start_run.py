@@ -39,8 +39,9 @@ def start_waiting(
     """
     foreseen_s = lease_message.foreseen_s(context, study, run) if asking.ends_in_s is not None else 0.0
     if asking.ends_in_s is not None and foreseen_s > asking.ends_in_s:
-        # Beside a run that executes, nobody waits: another worker has the time.
-        if TrialState.RUNNING not in leases.open_states(session, [study.id]).get(study.id, ()):
+        # Beside a run that executes, nobody waits: another worker has the time. An optional run lets nobody wait.
+        is_optional = run.purpose == RunPurpose.SUSTAINED
+        if not is_optional and TrialState.RUNNING not in leases.open_states(session, [study.id]).get(study.id, ()):
             ends = f"must end in {asking.ends_in_s:.0f} s, and the next run may take {foreseen_s:.0f} s"
             cause = f"{ends}; start a worker that has more time"
             # A code of its own: one more worker would help, so an autoscaler must start it.

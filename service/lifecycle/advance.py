@@ -18,6 +18,7 @@ from shardtune.api_schemas.trials.trial import RunPurpose, TrialState
 from shardtune.db.queries import leases, studies, trials
 from shardtune.db.tables.studies import StudyRow
 from shardtune.db.tables.trials import RunRow, TrialRow
+from shardtune.service.access import quotas
 from shardtune.service.lifecycle import traces, transitions
 from shardtune.service.lifecycle.locked_run import LockedRun
 from shardtune.service.lifecycle.target_projection import with_projection
@@ -48,7 +49,7 @@ from shardtune.tuner.search import stopping
 from shardtune.tuner.verdict import kept_answer
 from shardtune.tuner.verdict.recipes.comparison import RecipeObservation
 from shardtune.tuner.verdict.winner.resume_check import ResumeRun
-from shardtune.tuner.verdict.winner.sustained_run import SustainedRun
+from shardtune.tuner.verdict.winner.sustained_run import SustainedObstacle, SustainedRun
 
 log = logging.getLogger(__name__)
 
@@ -73,6 +74,10 @@ def advance(context: Context, study_id: str, current: StudySnapshot | None = Non
         snapshot = snapshot or _read(context, study_id)
         # Planned outside the transaction: nothing below may hold the study's row while the tuner computes.
         step = with_projection(context, snapshot, plan_step(context, snapshot, may_ask=False))
+        if _waits_for_quota(context, snapshot, step):
+            # The answer is known. It would come only the next day, for an optional run.
+            snapshot = replace(snapshot, sustained_obstacle=SustainedObstacle.QUOTA_USED_UP)
+            step = with_projection(context, snapshot, plan_step(context, snapshot, may_ask=False))
         if isinstance(step, Wait | NewRun):
             break
         with context.db.write() as session:
@@ -83,6 +88,16 @@ def advance(context: Context, study_id: str, current: StudySnapshot | None = Non
                 has_advanced = True
         snapshot = None
     return has_advanced
+
+
+def _waits_for_quota(context: Context, snapshot: StudySnapshot, step: Step) -> bool:
+    """Whether a study waits for its sustained run alone, and its project has used up its GPU-seconds of the day."""
+    if not isinstance(step, NewSustainedRun) and RunPurpose.SUSTAINED not in snapshot.waiting_purposes:
+        return False
+    with context.db.read() as session:
+        study = studies.get(session, snapshot.study_id)
+        assert study is not None
+        return quotas.is_exhausted(session, study.project_id, study.project.quotas, context.now())
 
 
 def begin_next(
@@ -122,7 +137,7 @@ def snapshot_after(snapshot: StudySnapshot, step: Step, version: int, state: Tri
         has_waiting_run=state is TrialState.WAITING,
         has_open_run=True,
         has_resume_worker=True,
-        has_sustained_worker=True,
+        sustained_obstacle=None,
         has_recipe_worker=True,
         has_rehearsal_worker=True,
         calibrations=NO_CALIBRATIONS,
@@ -287,7 +302,8 @@ def apply_step(
             study.result = _new_result(snapshot, step.result)
             transitions.end_study(session, study, StudyState.COMPLETE, step.reason, now)
             record.record_result(context, session, study, now)
-            traces.request_traces_after_verdict(session, study, now)
+            if snapshot.sustained_obstacle is not SustainedObstacle.CANCELLED:
+                traces.request_traces_after_verdict(session, study, now)
             log.info("study complete: %s", step.result.verdict.value, extra=extra)
         case Fail():
             _fail_study(session, study, step, now)

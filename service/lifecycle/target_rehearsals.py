@@ -82,11 +82,14 @@ def _rehearse(snapshot: StudySnapshot, sizes: TargetSizes, due: ProjectedConfig)
     """
     trial = target_rehearsals.trial_at_target(snapshot.spec, snapshot.cluster, due.config)
     planned = rehearsal.plan(trial)
-    if not isinstance(planned, RehearsalProblem) and snapshot.has_rehearsal_worker:
+    obstacle = snapshot.why_no_optional_runs
+    if not isinstance(planned, RehearsalProblem) and snapshot.has_rehearsal_worker and obstacle is None:
         return NewRehearsalRun(due.trial_number, due.config)
     problem = (
         planned
         if isinstance(planned, RehearsalProblem)
-        else RehearsalProblem(code="no_worker", message="no live worker is of a release that knows rehearsals")
+        else RehearsalProblem(
+            code="no_worker", message=obstacle or "no live worker is of a release that knows rehearsals"
+        )
     )
     return target_rehearsals.of_problem(sizes, trial, due.trial_number, due.config, problem)

@@ -123,7 +123,7 @@ def _time_sustained(snapshot: StudySnapshot, result: StudyResult, elapsed_s: flo
         snapshot.cluster,
         snapshot.sustained_runs,
         spent,
-        has_worker=snapshot.has_sustained_worker,
+        obstacle=snapshot.sustained_obstacle,
         compared_on={run.worker for run in snapshot.validation_runs if run.trial == number},
     )
     if isinstance(sustained, sustained_run.SustainedRunDue):
@@ -156,4 +156,6 @@ def _why_no_recipe_run(snapshot: StudySnapshot, result: StudyResult) -> str | No
     """Reason why no further run can compare recipes (numerical formats and optimizers) now; None if one can."""
     if result.verdict is Verdict.TOO_BUSY:
         return "the machine was too busy for a verdict; extend the study on a quiet machine to compare them"
+    if snapshot.why_no_optional_runs is not None:
+        return snapshot.why_no_optional_runs
     return None if snapshot.has_recipe_worker else "no live worker knows such runs and has the packages of all recipes"

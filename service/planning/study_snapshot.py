@@ -29,7 +29,7 @@ from shardtune.tuner.verdict.recipes.comparison import RecipeObservation
 from shardtune.tuner.verdict.run_load import RunLoad
 from shardtune.tuner.verdict.whole_steps import WHOLE_STEP_BLOCK
 from shardtune.tuner.verdict.winner.resume_check import ResumeRun
-from shardtune.tuner.verdict.winner.sustained_run import SustainedRun
+from shardtune.tuner.verdict.winner.sustained_run import OBSTACLE_TEXTS, SustainedObstacle, SustainedRun
 
 
 @dataclass(frozen=True)
@@ -93,8 +93,9 @@ class StudySnapshot:
     """
     has_resume_worker: bool = True
     """Whether a live worker supports resume checks (train, save, resume from the checkpoint)."""
-    has_sustained_worker: bool = True
-    """Whether a live worker supports sustained runs (long runs after the verdict)."""
+    sustained_obstacle: SustainedObstacle | None = None
+    """Circumstance that prevents the sustained run (long run after the verdict) now, so that the study completes without
+    it."""
     has_recipe_worker: bool = True
     """Whether a live worker supports runs that compare recipes (numerical formats and optimizers)."""
     has_rehearsal_worker: bool = True
@@ -113,6 +114,17 @@ class StudySnapshot:
         return earlier if {earlier.best.trial_number, earlier.baseline.trial_number} <= feasible else newest
 
     @property
+    def why_no_optional_runs(self) -> str | None:
+        """Reason why no optional run may follow a known answer, because the sustained run (long run after the verdict)
+        must not delay it; None if one may.
+        """
+        # Older workers may lack this kind of run and know the others.
+        obstacle = self.sustained_obstacle
+        if obstacle is None or obstacle is SustainedObstacle.NO_WORKER:
+            return None
+        return OBSTACLE_TEXTS[obstacle]
+
+    @property
     def has_work(self) -> bool:
         """Whether the study has a waiting run that a live worker can execute."""
         return self.has_waiting_run and not self.is_stranded
@@ -123,13 +135,17 @@ class StudySnapshot:
         resume), a sustained run, a comparison of recipes (numerical formats and optimizers), or a rehearsal (untimed
         first steps).
         """
-        is_supported = {
+        return self.has_waiting_run and any(not self.can_run(purpose) for purpose in self.waiting_purposes)
+
+    def can_run(self, purpose: RunPurpose) -> bool:
+        """Return whether a run of a purpose that older workers do not support can take place now."""
+        is_possible = {
             RunPurpose.RESUME_CHECK: self.has_resume_worker,
-            RunPurpose.SUSTAINED: self.has_sustained_worker,
+            RunPurpose.SUSTAINED: self.sustained_obstacle is None,
             RunPurpose.RECIPE: self.has_recipe_worker,
             RunPurpose.REHEARSAL: self.has_rehearsal_worker,
         }
-        return self.has_waiting_run and any(not is_supported[purpose] for purpose in self.waiting_purposes)
+        return is_possible[purpose]
 
     @property
     def waiting_purposes(self) -> frozenset[RunPurpose]:

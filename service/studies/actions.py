@@ -11,7 +11,7 @@ from shardtune.service.access import quotas
 from shardtune.service.http import etags
 from shardtune.service.http.errors import Conflict
 from shardtune.service.http.idempotent_requests import NO_KEY, IdempotencyKey
-from shardtune.service.lifecycle import advance, transitions
+from shardtune.service.lifecycle import advance, known_answer, transitions
 from shardtune.service.process.context import Context
 from shardtune.service.studies import create_and_read as rules
 from shardtune.service.studies.create_and_read import get_study, study_views
@@ -20,18 +20,23 @@ log = logging.getLogger(__name__)
 
 
 def cancel(context: Context, study_id: str, idempotency: IdempotencyKey = NO_KEY, if_match: str | None = None) -> Study:
-    """End a study and take its runs from their workers; an already cancelled study stays unchanged.
+    """End a study and take its runs from their workers; an already cancelled study stays unchanged. A study whose
+    answer is known but for its sustained run (one long run after the verdict) completes without that run.
 
     Raises:
         Conflict: the study has ended otherwise.
         PreconditionFailed: the study has changed since the sender read it.
     """
+    # Planned before the transaction, which holds the study's row. Whether the sender may see the study is checked there.
+    known = known_answer.find(context, study_id)
     with idempotency.write(context) as session:
         get_study(context, session, study_id)
         row = studies.lock(session, study_id)
         # Compared while the row is locked: nobody can change the study between the comparison and the end.
         etags.check(if_match, study_views(session, [row])[0])
-        if row.state.is_open:
+        if row.state.is_open and known is not None and known_answer.complete(context, session, row, known):
+            log.info("study cancelled, its answer is kept", extra={"study": study_id})
+        elif row.state.is_open:
             reason = StudyReason(code=StudyReasonCode.CANCELLED, text="cancelled by its user")
             transitions.end_study(session, row, StudyState.CANCELLED, reason, context.now())
             log.info("study cancelled", extra={"study": study_id})

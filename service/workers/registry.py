@@ -260,9 +260,11 @@ def _trains_recipes(worker: WorkerRow, study: StudyRow, purpose: str) -> bool:
     return purpose != RunPurpose.RECIPE or not compatibility.lacking_recipes(worker.offer, study.spec)
 
 
-def has_worker_for(context: Context, session: Session, study: StudyRow, purpose: RunPurpose) -> bool:
+def has_worker_for(
+    context: Context, session: Session, study: StudyRow, purpose: RunPurpose, *, besides: str | None = None
+) -> bool:
     """Whether a study's runs of a given purpose can be executed: a live worker may run the study and supports this
-    purpose, which workers of older releases do not.
+    purpose, which workers of older releases do not. `besides`: session of a worker that does not count.
     """
     # Only a final comparison asks for such runs; elsewhere the query is saved.
     if study.phase is not StudyPhase.FINAL_COMPARISON:
@@ -271,6 +273,7 @@ def has_worker_for(context: Context, session: Session, study: StudyRow, purpose:
     capable = workers.workers_supporting(session, purpose.value, live_since(context))
     return any(
         worker.project_id in project_ids
+        and worker.session != besides
         and compatibility.can_run(worker, study)
         and _trains_recipes(worker, study, purpose)
         for worker in capable

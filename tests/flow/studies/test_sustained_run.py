@@ -10,15 +10,15 @@ from shardtune.api_schemas.trials.failures import FailureKind
 from shardtune.api_schemas.trials.leases import TASK_KINDS, Lease, TrialTask
 from tests.support.service.simulated_worker import SPEC, SimulatedWorker, failure, measurement, quietly, speed_of
 
-SECONDS = 5.0
+SECONDS, LONG_SECONDS = 5.0, 1000.0
 STUDY: dict[str, Any] = {
     "space": {"backends": ["ddp", "zero", "fsdp2"], "knobs": {"malloc": "default"}},
     "budget": {"max_trials": 8, "sustained_run_s": SECONDS, "resume_check": False},
 }
 
 
-def is_long(task: TrialTask) -> bool:
-    return task.plan.max_measure_s == SECONDS
+def is_long(task: Any) -> bool:
+    return isinstance(task, TrialTask) and task.plan.max_measure_s in (SECONDS, LONG_SECONDS)
 
 
 class LongRuns:
@@ -45,8 +45,8 @@ def hot(speed: float):
     return run.model_copy(update=changes | {"conditions": Conditions(devices=(seen,), foreign_cpu_cores=0.0)})
 
 
-def worker_of(client, runs, **inventory):
-    return SimulatedWorker(client, behave=runs, **{"task_kinds": TASK_KINDS} | inventory).register()
+def worker_of(client, runs, name="sim", **inventory):
+    return SimulatedWorker(client, name, behave=runs, **{"task_kinds": TASK_KINDS} | inventory).register()
 
 
 def create(client, **changes):
@@ -148,3 +148,115 @@ def test_cpu_ranks_make_none_by_default(quick_client, budget):
     study_id = create(quick_client, budget={"max_trials": 8, "resume_check": False} | budget)
     worker.work()
     assert runs.leases == [] and study_of(quick_client, study_id)["result"]["sustained"] is None
+
+
+def work_until(worker, purpose_is, ends_in_s):
+    """Report all runs that a worker with a time limit gets; returns the first whose task satisfies `purpose_is`."""
+    for _ in range(100):
+        answer = worker.post("/v1/leases", {"wait_s": 0, "ends_in_s": ends_in_s})
+        answer.raise_for_status()
+        if answer.status_code == 204:
+            return None
+        lease = Lease.model_validate(answer.json())
+        if purpose_is(lease.task):
+            return lease
+        worker.do(lease)
+    raise AssertionError("still work")
+
+
+ENDS_SOON = {"budget": STUDY["budget"] | {"sustained_run_s": LONG_SECONDS}}
+
+
+@pytest.mark.wide_on_postgres
+def test_a_worker_whose_job_ends_before_it_leaves_it_out_and_the_answer_is_there_at_once(client):
+    runs = LongRuns()
+    worker = worker_of(client, runs)
+    study_id = create(client, **ENDS_SOON)
+    assert work_until(worker, lambda task: False, ends_in_s=900.0) is None
+    study = study_of(client, study_id)
+    assert (study["state"], study["result"]["verdict"], runs.leases) == ("complete", "confirmed", [])
+    sustained = study["result"]["sustained"]
+    assert sustained["outcome"] == "left_out" and "allocation ends before it could finish" in sustained["reason"]
+    assert study["reason_code"] != "worker_ends_too_soon"
+
+
+def test_another_live_worker_has_some_seconds_to_take_the_run_and_no_longer(quick_client, clock):
+    worker, other = worker_of(quick_client, LongRuns()), worker_of(quick_client, LongRuns(), name="other")
+    study_id = create(quick_client, **ENDS_SOON)
+    assert work_until(worker, lambda task: False, ends_in_s=900.0) is None
+    study = study_of(quick_client, study_id)
+    assert study["state"] == "running" and study["reason_code"] != "worker_ends_too_soon"
+    clock.turn(31)
+    assert work_until(other, lambda task: False, ends_in_s=900.0) is None
+    study = study_of(quick_client, study_id)
+    assert study["state"] == "complete" and study["result"]["sustained"]["outcome"] == "left_out"
+
+
+def test_a_live_worker_with_more_time_makes_the_run(quick_client):
+    worker, other = worker_of(quick_client, LongRuns()), worker_of(quick_client, LongRuns(), name="other")
+    study_id = create(quick_client, **ENDS_SOON)
+    assert work_until(worker, lambda task: False, ends_in_s=900.0) is None
+    assert other.work() == 1
+    assert study_of(quick_client, study_id)["result"]["sustained"]["outcome"] == "measured"
+
+
+@pytest.mark.parametrize("is_paused", [False, True])
+def test_a_study_cancelled_during_it_completes_with_its_known_answer(quick_client, is_paused):
+    worker = worker_of(quick_client, LongRuns())
+    study_id = create(quick_client, budget=STUDY["budget"] | {"profile": True})
+    lease = work_until(worker, is_long, ends_in_s=None)
+    if is_paused:
+        quick_client.post(f"/v1/studies/{study_id}:pause").raise_for_status()
+    study = quick_client.post(f"/v1/studies/{study_id}:cancel").raise_for_status().json()
+    assert (study["state"], study["result"]["verdict"]) == ("complete", "confirmed")
+    sustained = study["result"]["sustained"]
+    assert sustained["outcome"] == "left_out" and "cancelled by its user" in sustained["reason"]
+    assert worker.report(lease, hot(100.0)).status_code == 409, "its run was taken from the worker"
+    assert worker.lease() is None, "the user wants no further run, such as a trace"
+    assert quick_client.get(f"/v1/studies/{study_id}/best").status_code == 200
+
+
+def test_a_study_cancelled_before_its_answer_is_known_is_cancelled(quick_client):
+    worker = worker_of(quick_client, LongRuns())
+    study_id = create(quick_client)
+    assert work_until(
+        worker, lambda task: study_of(quick_client, study_id)["phase"] == "final_comparison", ends_in_s=None
+    )
+    study = quick_client.post(f"/v1/studies/{study_id}:cancel").raise_for_status().json()
+    assert (study["state"], study["result"]) == ("cancelled", None)
+
+
+def set_quota(client, gpu_seconds):
+    quotas = {"gpu_seconds_per_day": gpu_seconds}
+    client.put("/v1/projects/default", json={"quotas": quotas}).raise_for_status()
+
+
+def check_left_out_for_quota(client, study_id):
+    study = study_of(client, study_id)
+    assert (study["state"], study["result"]["verdict"]) == ("complete", "confirmed")
+    sustained = study["result"]["sustained"]
+    assert sustained["outcome"] == "left_out" and "gpu_seconds_per_day" in sustained["reason"]
+
+
+def test_a_daily_quota_that_ends_before_it_does_not_delay_the_answer(quick_client):
+    worker = worker_of(quick_client, LongRuns())
+    study_id = create(quick_client)
+    for _ in range(100):
+        set_quota(quick_client, None)
+        lease = worker.lease()
+        assert not is_long(lease.task)
+        set_quota(quick_client, 1)
+        worker.do(lease)
+        if study_of(quick_client, study_id)["state"] == "complete":
+            break
+    check_left_out_for_quota(quick_client, study_id)
+
+
+def test_a_daily_quota_used_up_while_it_waits_does_not_delay_the_answer(quick_client):
+    worker = worker_of(quick_client, LongRuns())
+    study_id = create(quick_client)
+    assert work_until(worker, is_long, ends_in_s=None) is not None
+    worker.register()
+    set_quota(quick_client, 1)
+    assert worker.lease() is None
+    check_left_out_for_quota(quick_client, study_id)

@@ -8,6 +8,7 @@ than its trials. The sustained run shows by how much; it never changes the verdi
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from statistics import fmean, median, stdev
 from typing import NamedTuple
 
@@ -52,6 +53,30 @@ class SustainedRun:
 @dataclass(frozen=True)
 class SustainedRunDue:
     """Request to make the sustained run of the study's winner now."""
+
+
+class SustainedObstacle(StrEnum):
+    """Circumstance outside of a study's settings that prevents its sustained run. The answer is known and the run is
+    optional, so the study completes without it."""
+
+    NO_WORKER = "no_worker"
+    WORKER_ENDS = "worker_ends"
+    """The worker that asks for work must end before the run would."""
+    QUOTA_USED_UP = "quota_used_up"
+    """The project has used up its GPU-seconds of the day."""
+    CANCELLED = "cancelled"
+    """The user cancelled the study when its answer was known."""
+
+
+OBSTACLE_TEXTS = {
+    SustainedObstacle.NO_WORKER: "no live worker is of a release that knows this run",
+    SustainedObstacle.WORKER_ENDS: "the worker's allocation ends before it could finish; start a worker that has more "
+    "time, or give fewer seconds in budget.sustained_run_s",
+    SustainedObstacle.QUOTA_USED_UP: "the project's GPU-seconds of the day (quota gpu_seconds_per_day) are used up; raise "
+    "the quota, or run the study on another day",
+    SustainedObstacle.CANCELLED: "the study was cancelled by its user",
+}
+"""Reason for each obstacle, as the answer states it."""
 
 
 class StudySpent(NamedTuple):
@@ -103,7 +128,7 @@ def next_step(
     runs: Sequence[SustainedRun],
     spent: StudySpent,
     *,
-    has_worker: bool,
+    obstacle: SustainedObstacle | None = None,
     compared_on: Collection[str] = (),
 ) -> SustainedSpeed | SustainedRunDue | None:
     """Next step of a study after its verdict: request the winner's sustained run, state its result, or None if the study
@@ -111,7 +136,7 @@ def next_step(
 
     Args:
         best: the trial that the result recommends, with its validation runs.
-        has_worker: whether some connected worker can make the sustained run.
+        obstacle: circumstance that prevents the sustained run now; None if there is none.
         compared_on: ids of the workers that executed the validation runs of `best`.
     """
     seconds = spec.budget.sustained_seconds(cluster.device)
@@ -122,9 +147,9 @@ def next_step(
     run = next((run for run in runs if run.trial == best.number and run.state is not TrialState.CANCELLED), None)
     if run is not None and run.state is not TrialState.WAITING:
         return _as_speed(run, result, best, compared_on)
+    if obstacle is not None:
+        return _unmeasured(result, SustainedOutcome.LEFT_OUT, OBSTACLE_TEXTS[obstacle])
     reason = _why_left_out(best, spec, cluster, spent, seconds)
-    if reason is None and not has_worker:
-        reason = "no live worker is of a release that knows this run"
     return SustainedRunDue() if reason is None else _unmeasured(result, SustainedOutcome.LEFT_OUT, reason)
 
 

@@ -20,7 +20,7 @@ from shardtune.service.wording.answers import sustained_speed
 from shardtune.tuner.history import Observation
 from shardtune.tuner.verdict.contenders import contender
 from shardtune.tuner.verdict.winner import sustained_run
-from shardtune.tuner.verdict.winner.sustained_run import StudySpent, SustainedRun, SustainedRunDue
+from shardtune.tuner.verdict.winner.sustained_run import StudySpent, SustainedObstacle, SustainedRun, SustainedRunDue
 from tests.support.values.synthetic_studies import CPU, study_of
 from tests.support.values.tuner_inputs import WORKLOAD, complete, gpus, measured
 
@@ -60,14 +60,12 @@ def next_step(
     cluster: Cluster = gpus(),
     spent: StudySpent = NOTHING_SPENT,
     best: Observation = winner(*SPREAD),
-    has_worker: bool = True,
+    obstacle: SustainedObstacle | None = None,
     verdict: Verdict = Verdict.CONFIRMED,
     compared_on: tuple[str, ...] = (),
 ) -> SustainedSpeed | SustainedRunDue | None:
     result = result_for(best, verdict)
-    return sustained_run.next_step(
-        result, best, spec, cluster, runs, spent, has_worker=has_worker, compared_on=compared_on
-    )
+    return sustained_run.next_step(result, best, spec, cluster, runs, spent, obstacle=obstacle, compared_on=compared_on)
 
 
 def long_run(speeds: tuple[float, ...], **changes: Any) -> SustainedRun:
@@ -130,10 +128,14 @@ def test_a_budget_without_room_leaves_it_out_and_the_answer_says_so(
     )
 
 
-def test_without_a_worker_that_knows_it_the_answer_comes_without_it() -> None:
-    for runs in ((), (SustainedRun(0, TrialState.WAITING),)):
-        step = next_step(*runs, has_worker=False)
-        assert isinstance(step, SustainedSpeed) and step.outcome == "left_out" and "release" in (step.reason or "")
+def test_with_an_obstacle_the_answer_comes_without_it_and_says_which() -> None:
+    reasons = set()
+    for obstacle in SustainedObstacle:
+        for runs in ((), (SustainedRun(0, TrialState.WAITING),)):
+            step = next_step(*runs, obstacle=obstacle)
+            assert isinstance(step, SustainedSpeed) and step.outcome == "left_out" and step.reason
+            reasons.add(step.reason)
+    assert len(reasons) == len(SustainedObstacle)
 
 
 def test_a_script_decides_itself_how_long_it_trains() -> None:

@@ -52,7 +52,9 @@ def test_what_the_file_cannot_say_is_said_in_its_notes(form: ExportFormat) -> No
         "NCCL_SOCKET_IFNAME",
     ):
         assert words in notes
-    assert all(line in made.files[FILES[form]] for line in made.lossy)
+    # A loss of accelerate.yaml, which every launcher's folder holds, stands in that file.
+    losses = [line.partition("accelerate.yaml: ") for line in made.lossy]
+    assert all((lost or line) in made.files["accelerate.yaml" if lost else FILES[form]] for line, _, lost in losses)
     assert made.lossy_config is None, "a launcher changes no knob"
 
 

@@ -59,6 +59,11 @@ class StepLoop:
         self._step_s: float | None = None
         self.outcome = LoopRecord()
 
+    def begin_clock(self) -> None:
+        """Count the seconds of steps from now on, not from the creation of the loop: a user's script loads its data
+        meanwhile. A slow step lets a run that hangs later live for three times as long."""
+        self._reported_at_s = time.monotonic()
+
     def _train_step(self, batches: list[Any]) -> Steps[float]:
         """Train a step until it updates the weights, and keep its loss; returns the seconds of all its tries.
 

@@ -106,6 +106,7 @@ class ScriptRecorder:
         if self.reports == 0:
             self._start_up.close()
             _require_group(self._place, self._folder)
+            self.loop.begin_clock()
             next(self._steps)
         self.reports += 1
         try:

@@ -71,8 +71,8 @@ class _StudyOffer:
     """
     reserved: frozenset[str]
     """Ids of workers for which a run of one of these studies is reserved."""
-    without_quota: Sequence[str]
-    """Ids of studies in the final comparison whose project has used up its GPU-seconds of the day. One whose answer is
+    without_quota: Sequence[tuple[str, int]]
+    """Ids and versions of studies in the final comparison whose project has used up its GPU-seconds of the day. One whose answer is
     known completes without its sustained run (the long run after the verdict)."""
 
 
@@ -112,8 +112,7 @@ def claim(context: Context, request: LeaseRequest, worker_row: WorkerRow | None 
         offer = _select_studies(context, session, worker, studies.studies_with_work(session))
     for study_id in offer.rejected:
         _note_rejection(context, study_id, request.session)
-    for study_id in offer.without_quota:
-        advance.advance(context, study_id)
+    _complete_without_quota(context, offer.without_quota)
     reserved = offer.reserved
     try:
         for group in (offer.users, offer.background):
@@ -168,7 +167,12 @@ def _select_studies(
     studies that reject this worker, and the workers for which runs are reserved.
     """
     spent = _spent_projects(context, session, open_studies)
-    without_quota = [item.study.id for item in open_studies if _may_complete_without_quota(item, spent)]
+    without_quota = [
+        (item.study.id, item.study.version)
+        for item in open_studies
+        if _may_complete_without_quota(item, spent)
+        and not context.planner_cache.is_idle(item.study.id, item.study.version)
+    ]
     open_studies = [open_study for open_study in open_studies if open_study.study.project_id not in spent]
     # Filter by the cached idle state before reading specs: a spec is large JSON, and most studies have nothing to give
     # while their workers are busy.
@@ -275,6 +279,13 @@ def _may_complete_without_quota(open_study: OpenStudy, spent: Collection[str]) -
     used up their GPU-seconds of the day."""
     is_comparing = open_study.study.phase is StudyPhase.FINAL_COMPARISON
     return is_comparing and open_study.study.project_id in spent and TrialState.RUNNING not in open_study.open_states
+
+
+def _complete_without_quota(context: Context, without_quota: Sequence[tuple[str, int]]) -> None:
+    for study_id, version in without_quota:
+        if not advance.advance(context, study_id):
+            # Until the quota is renewed, each request of a worker would plan the study again.
+            context.planner_cache.note_idle(study_id, version)
 
 
 def _note_rejection(context: Context, study_id: str, worker_session: str) -> None:

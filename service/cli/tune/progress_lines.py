@@ -174,7 +174,8 @@ class LineView:
                 self._sustained_runs.add(run.run_id)
                 figure = study_words.rate(run.measurement.tokens_per_s_per_gpu)
                 mark = _kept_mark(study, trials, trial, run)
-                self._write(f"sustained run of trial {trial.number}: {figure} tokens/s/GPU{mark}")
+                # Of the whole run; the answer states its second half.
+                self._write(f"sustained run of trial {trial.number}: {figure} tokens/s/GPU over all its steps{mark}")
 
     def _print_recipe_runs(self, study: Study, trials: Sequence[Trial]) -> None:
         for trial, run in activity_words.runs_of(trials, "recipe", TrialState.COMPLETE):

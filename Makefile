@@ -145,7 +145,7 @@ test-long: soak .venv/.ready-deploy .venv-consumers/.ready $(FINETUNING_TOOLS:%=
 	$(BIN)/python -m shardtune.workers.rank.process.cpu_adam
 	$(BIN)/python -m tests.tools.build_operators
 	SHARDTUNE_TEST_LONG=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest --timeout=3600 tests/flow/leasing/test_any_order.py \
-		tests/benchmarks/test_upgrade.py tests/flow/http/test_fuzz.py tests/flow/pages/test_page_fuzz.py tests/flow/http/test_generated_client.py tests/flow/leasing/test_crash_points.py tests/flow/retuning/test_retune_budget.py \
+		tests/benchmarks/test_upgrade.py tests/flow/http/test_fuzz.py tests/flow/pages/test_page_fuzz.py tests/flow/http/test_generated_client.py tests/flow/leasing/test_crash_points.py tests/flow/retuning/test_retune_budget.py tests/flow/retuning/test_retune_limits.py tests/flow/retuning/test_yielding_retunes.py \
 		tests/rank/test_parity.py tests/rank/test_compiled_backends.py tests/rank/test_activation_offload.py tests/rank/test_mlp_slices.py tests/rank/test_chunked_loss.py tests/rank/test_short_steps.py tests/rank/test_context_parallel.py tests/rank/test_tensor_parallel.py tests/rank/test_pipeline_parallel.py tests/rank/test_expert_parallel.py tests/hosts/test_launchers.py tests/hosts/test_target_confirmed.py tests/browser/test_pages.py tests/endtoend/test_own_scripts.py tests/endtoend/test_tune_command.py tests/endtoend/test_wheel.py tests/endtoend/test_fine_tuning.py \
 		tests/endtoend/test_live_retune.py tests/endtoend/test_split.py tests/endtoend/test_rungs_again.py tests/endtoend/test_fingerprint_change.py \
 		tests/hosts/test_jobs.py tests/hosts/test_laboratory.py tests/hosts/test_network.py tests/hosts/test_exported_job.py tests/hosts/test_bad_input.py tests/hosts/test_manifests.py \

@@ -152,7 +152,7 @@ test-long: soak .venv/.ready-deploy .venv-consumers/.ready $(FINETUNING_TOOLS:%=
 		tests/deploy/test_images.py tests/deploy/test_release.py tests/rank/test_trace.py tests/rank/test_memory_moments.py \
 		tests/rank/test_models_page.py tests/unit/service/cli/test_predict.py \
 		tests/rank/test_adapters.py tests/rank/test_dora.py tests/rank/test_quantised.py tests/rank/test_muon.py tests/rank/test_adamw_8bit.py tests/rank/test_adamw_bf16.py tests/rank/test_float8.py tests/rank/test_low_states.py tests/rank/test_fp16.py tests/rank/test_recipes.py tests/rank/test_sample_lengths.py tests/rank/test_target_rehearsal.py tests/rank/test_resume_check.py tests/rank/test_own_models.py tests/rank/test_model_summary.py \
-		tests/conformance/test_exports_train.py tests/conformance/test_ray_export.py tests/unit/tuner/export/test_allowed_variables.py tests/benchmarks/test_busy.py \
+		tests/conformance/exports_train tests/conformance/test_ray_export.py tests/unit/tuner/export/test_allowed_variables.py tests/benchmarks/test_busy.py \
 		tests/flow/studies tests/flow/canaries tests/flow/best tests/flow/retuning/test_challenges.py tests/flow/retuning/test_retunes.py tests/flow/schedules tests/flow/http/test_hostile.py tests/flow/http/test_conventions.py tests/flow/http/test_keys.py \
 		tests/flow/operations/test_receivers.py tests/flow/operations/test_uvicorn.py tests/flow/operations/test_webhooks.py tests/flow/operations/test_worker_rows.py tests/benchmarks/test_parallel.py tests/benchmarks/test_sweep.py tests/benchmarks/test_tracker.py tests/benchmarks/test_answer_sentences.py \
 		tests/flow/leasing/test_charges.py tests/flow/leasing/test_deadlines.py tests/flow/leasing/test_shared_hosts.py tests/flow/leasing/test_version_skew.py $(PYTEST_ARGS)

@@ -45,7 +45,7 @@ TESTS = (
     "tests/unit/workers",
     "tests/unit/traces",
     "tests/conformance/test_exports_parse.py",
-    "tests/conformance/test_exports_train.py",
+    "tests/conformance/exports_train",
 )
 """Tests of ranks, of the adapter, of traces and of exports."""
 NEWEST = (

@@ -45,7 +45,7 @@ LAUNCHERS = skypilot dstack kubeflow-trainer-api
 KUBEFLOW_RELEASES = kubeflow-trainer-api kubeflow-trainer-api-2.2 kubeflow-trainer-api-2.1
 test-consumers: .venv-consumers/.ready $(FINETUNING_TOOLS:%=.venv-tools/%/.ready) $(LAUNCHERS:%=.venv-tools/%/.ready) \
 		$(KUBEFLOW_RELEASES:%=.venv-tools/%/.ready) .venv-tools/trackers/.ready
-	.venv-consumers/bin/python -m pytest tests/conformance/test_exports_consumers.py
+	.venv-consumers/bin/python -m pytest tests/conformance/exports_consumers
 	for tool in $(FINETUNING_TOOLS); do \
 		HF_HUB_OFFLINE=1 .venv-tools/$$tool/bin/python -m pytest tests/conformance/test_finetuning_parsers.py || exit 1; done
 	for tool in $(LAUNCHERS); do \

@@ -63,8 +63,9 @@ def best(
         elif as_json or form == "json":
             print(json.dumps(summary.as_json(stored, result, trials)))
             # As `tune --json` does: a program reads stdout, its user the rest.
-            if (command := next_commands.to_decide(client, stored, result, service, state_dir)) is not None:
+            command = next_commands.to_decide(client, stored, result, service, state_dir, key_file)
+            if command is not None:
                 print(f"{'to decide':<12}{command}", file=sys.stderr)
         else:
             print(summary.as_text(stored, result, trials, client.rejections(stored.study_id)))
-            print("\n".join(next_commands.rows(client, stored, result, service, state_dir)))
+            print("\n".join(next_commands.rows(client, stored, result, service, state_dir, key_file)))

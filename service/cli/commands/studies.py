@@ -97,7 +97,7 @@ def create(
         # Only a study that this command created is cancelled by Ctrl-C; `wait` may follow somebody else's.
         with client.owning(created.study_id):
             follow.follow_study(client, created.study_id, timeout_s, as_json)
-        _print_next(client, client.study(created.study_id), service, as_json)
+        _print_next(client, client.study(created.study_id), service, key_file, as_json)
 
 
 @app.command()
@@ -112,7 +112,7 @@ def wait(
     with connect(service, key_file) as client, follow.interruptible_with("no longer waiting; the study continues"):
         chosen = find_study(client, study).study_id
         follow.follow_study(client, chosen, timeout_s, as_json)
-        _print_next(client, client.study(chosen), service, as_json)
+        _print_next(client, client.study(chosen), service, key_file, as_json)
 
 
 @app.command()
@@ -288,15 +288,15 @@ def _change_study(
     with connect(service, key_file) as client:
         changed = act(client, find_study(client, name))
         _print_study(client, changed, as_json)
-        _print_next(client, changed, service, as_json)
+        _print_next(client, changed, service, key_file, as_json)
 
 
-def _print_next(client: ServiceClient, study: Study, service: str, as_json: bool) -> None:
+def _print_next(client: ServiceClient, study: Study, service: str, key_file: Path | None, as_json: bool) -> None:
     """Print the commands that follow an ended study's answer: those that write its files and may decide its verdict.
     With `--json`, print nothing: stdout holds one object."""
     is_ended = not study.state.is_open and study.deleted_at is None
     if is_ended and study.result is not None and not as_json:
-        print("\n".join(next_commands.rows(client, study, study.result, service, Path())))
+        print("\n".join(next_commands.rows(client, study, study.result, service, Path(), key_file)))
 
 
 def _print_study(client: ServiceClient, study: Study, as_json: bool) -> None:

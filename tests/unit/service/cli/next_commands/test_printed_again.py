@@ -46,7 +46,7 @@ def test_an_answer_that_is_printed_again_names_the_command_of_tune() -> None:
 def test_only_the_newest_study_is_extended_by_tune() -> None:
     row = printed_again(is_newest=False)[1]
     assert "shardtune studies extend study-1 --add-pairs 1 --wait-for-quiet-s 1800, while" in row
-    assert row.endswith("`shardtune serve --state-dir state` runs")
+    assert row.endswith("`shardtune serve --state-dir state` and a `shardtune worker` run")
 
 
 def test_the_study_of_a_service_is_extended_there() -> None:

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session, joinedload
 from shardtune.api_schemas.machines.fingerprints import Freshness
 from shardtune.api_schemas.recommendations.best import RecommendationState
 from shardtune.api_schemas.studies.study_state import StudyState
-from shardtune.api_schemas.trials.trial import SEED_ORIGINS, AttemptEnd, RunPurpose, TrialState
+from shardtune.api_schemas.trials.trial import OPEN_TRIAL_STATES, SEED_ORIGINS, AttemptEnd, RunPurpose, TrialState
 from shardtune.db.listing import Page, cut_to_page, page_with_total
 from shardtune.db.tables.best import RecommendationRow, TuningTargetRow
 from shardtune.db.tables.studies import StudyRow
@@ -158,6 +158,16 @@ def run_costs(
     ):
         costs[study_id][purpose, number] = RunCosts(count, shortest or 0.0, mean or 0.0, chosen, disturbed / count)
     return costs
+
+
+def open_runs(session: Session, study_ids: Sequence[str]) -> dict[str, set[tuple[RunPurpose, int | None]]]:
+    """Return purpose and comparison block (None outside of final comparisons) of each study's waiting and running runs."""
+    query = select(RunRow.study_id, RunRow.purpose, RunRow.comparison_block)
+    query = query.where(RunRow.study_id.in_(study_ids), RunRow.state.in_(OPEN_TRIAL_STATES))
+    runs: dict[str, set[tuple[RunPurpose, int | None]]] = {study_id: set() for study_id in study_ids}
+    for study_id, purpose, block in session.execute(query) if study_ids else ():
+        runs[study_id].add((purpose, block))
+    return runs
 
 
 def running_on_workers(session: Session) -> dict[str, tuple[RunRow, str]]:

@@ -1,6 +1,6 @@
 """Values of the home page: one row for each model, workload and cluster that has an answer."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 
 from shardtune.api_schemas.studies.study import Study
 from shardtune.api_schemas.studies.study_result import Contender
-from shardtune.api_schemas.studies.study_state import OPEN_STUDY_STATES, StudyState
+from shardtune.api_schemas.studies.study_state import OPEN_STUDY_STATES, StudyPhase, StudyState
 from shardtune.api_schemas.trials.trial import OPEN_TRIAL_STATES, RunPurpose, TrialState
 from shardtune.db.listing import Page
 from shardtune.db.queries import offered_hardware, overview, studies
@@ -115,10 +115,19 @@ def runs_by_study(session: Session, open_studies: Sequence[Study]) -> dict[str, 
     """Count the runs of each study and their durations, by study id, to estimate the studies' remaining time."""
     # Whole steps are timed after the verdict: they are no runs of the comparison.
     costs = overview.run_costs(session, [study.study_id for study in open_studies], WHOLE_STEP_BLOCK)
-    return {study.study_id: _count_runs(study, costs[study.study_id]) for study in open_studies}
+    comparing = [study.study_id for study in open_studies if study.phase is StudyPhase.FINAL_COMPARISON]
+    open_runs = overview.open_runs(session, comparing)
+    return {
+        study.study_id: _count_runs(study, costs[study.study_id], open_runs.get(study.study_id, ()))
+        for study in open_studies
+    }
 
 
-def _count_runs(study: Study, costs: Mapping[tuple[RunPurpose, int], RunCosts]) -> RunCounts:
+def _count_runs(
+    study: Study,
+    costs: Mapping[tuple[RunPurpose, int], RunCosts],
+    open_runs: Collection[tuple[RunPurpose, int | None]],
+) -> RunCounts:
     search, validation = costs.get((RunPurpose.SEARCH, 0)), costs.get((RunPurpose.VALIDATION, study.final_comparison))
     recipe, sustained = costs.get((RunPurpose.RECIPE, study.final_comparison)), costs.get((RunPurpose.SUSTAINED, 0))
     world = study.cluster.world_size
@@ -132,6 +141,11 @@ def _count_runs(study: Study, costs: Mapping[tuple[RunPurpose, int], RunCosts]) 
         sustained_runs=sustained.runs if sustained else 0,
         mean_chosen_s=search.mean_chosen / world if search and search.mean_chosen else None,
         repeats_per_run=search.repeats if search else 0.0,
+        has_later_run=any(
+            time_left.follows_comparison(purpose, is_whole_step=block == WHOLE_STEP_BLOCK)
+            for purpose, block in open_runs
+        ),
+        is_rehearsing=any(purpose == RunPurpose.REHEARSAL for purpose, _ in open_runs),
     )
 
 

@@ -7,7 +7,7 @@ from statistics import fmean
 from shardtune.api_schemas.studies.budget import FEWEST_PAIRS
 from shardtune.api_schemas.studies.study import Study
 from shardtune.api_schemas.studies.study_state import StudyPhase
-from shardtune.api_schemas.trials.trial import SEED_ORIGINS, AttemptEnd, Run, RunPurpose, Trial, TrialState
+from shardtune.api_schemas.trials.trial import SEED_ORIGINS, AttemptEnd, RunPurpose, Trial, TrialState
 from shardtune.service.wording import study_words
 from shardtune.service.wording.progress import activity_words
 from shardtune.tuner.search.seeds import MAX_SEEDS
@@ -49,6 +49,8 @@ class RunCounts:
     """Mean number of attempts of a complete search run that were disturbed."""
     has_later_run: bool = False
     """Whether a run is open that follows the final comparison, such as the resume check: no pair is left then."""
+    is_rehearsing: bool = False
+    """Whether a rehearsal of the projection is open: no other run of the study is left then."""
 
 
 def count_runs(study: Study, trials: Sequence[Trial]) -> RunCounts:
@@ -67,6 +69,7 @@ def count_runs(study: Study, trials: Sequence[Trial]) -> RunCounts:
     # Disturbed attempts count: a machine that disturbed runs so far will disturb the next ones, too.
     run_seconds = [sum(attempt.gpu_seconds or 0 for attempt in run.attempts) / world for _, run in validation]
     fresh = [seconds for seconds in run_seconds if seconds]
+    open_runs = [run for trial in trials for run in trial.runs if run.state.is_open]
     return RunCounts(
         finished=sum(study_words.is_done(trial) for trial in trials),
         shortest_search_s=min(search_seconds, default=None),
@@ -76,13 +79,15 @@ def count_runs(study: Study, trials: Sequence[Trial]) -> RunCounts:
         mean_validation_s=sum(fresh) / len(fresh) if fresh else None,
         mean_chosen_s=fmean(chosen_seconds) if chosen_seconds else None,
         repeats_per_run=fmean(disturbed_attempts) if disturbed_attempts else 0.0,
-        has_later_run=any(_follows_comparison(run) for trial in trials for run in trial.runs),
+        has_later_run=any(follows_comparison(run.purpose, is_whole_step=run.is_whole_step) for run in open_runs),
+        is_rehearsing=any(run.purpose == RunPurpose.REHEARSAL for run in open_runs),
     )
 
 
-def _follows_comparison(run: Run) -> bool:
-    is_later = run.is_whole_step or run.purpose in (RunPurpose.RESUME_CHECK, RunPurpose.SUSTAINED, RunPurpose.RECIPE)
-    return run.state.is_open and is_later
+def follows_comparison(purpose: RunPurpose, *, is_whole_step: bool) -> bool:
+    """Whether a run takes place only once the pairs of a final comparison have decided. `is_whole_step`: whether it times
+    whole steps after the verdict."""
+    return is_whole_step or purpose in (RunPurpose.RESUME_CHECK, RunPurpose.SUSTAINED, RunPurpose.RECIPE)
 
 
 def words(study: Study, trials: Sequence[Trial], elapsed_s: float) -> str:
@@ -99,11 +104,12 @@ def words(study: Study, trials: Sequence[Trial], elapsed_s: float) -> str:
 
 def estimate(study: Study, runs: RunCounts, elapsed_s: float) -> str:
     """Estimate the remaining time of a study: `about 3 min to 5 min`. Empty before the first search run is complete,
-    and while pairs of the final comparison run again because their two runs had unequal load or ran on different hosts.
+    during a rehearsal, which is not timed, and while pairs of the final comparison run again because their two runs had
+    unequal load or ran on different hosts.
 
     The lower number holds if the machine is so quiet that fewer pairs decide. It is left out where this is not
     possible."""
-    if runs.shortest_search_s is None or study.phase is StudyPhase.DONE:
+    if runs.shortest_search_s is None or study.phase is StudyPhase.DONE or runs.is_rehearsing:
         return ""
     budget, per_run = study.spec.budget, _later_run_s(study, runs.shortest_search_s, runs)
     search_s = 0.0

@@ -122,15 +122,18 @@ def describe_busy_search(study: Study, trials: Sequence[Trial]) -> str | None:
     and once one of them was undisturbed."""
     if study.phase not in (StudyPhase.SEARCH, StudyPhase.FINAL_COMPARISON):
         return None
-    searched = runs_of(trials, RunPurpose.SEARCH, TrialState.COMPLETE)
-    measured = [(trial, run) for trial, run in (*searched, *validation_runs(study, trials)) if run.measurement]
-    kept = [kept_runs.kept_run(study, trials, trial, run) for trial, run in measured]
+    counted = [
+        (trial, run, run.measurement)
+        for trial, run in kept_runs.ended_runs(trials)
+        if run.state is TrialState.COMPLETE and run.measurement is not None and _is_of_the_verdict(run)
+    ]
+    kept = [kept_runs.kept_run(study, trials, trial, run) for trial, run, _ in counted]
     if not kept or not all(kept):
         return None
-    if len(searched) < _FEWEST_BUSY and not any(run is not None and run.is_load_steady for run in kept):
+    searched = sum(run.purpose == RunPurpose.SEARCH for _, run, _ in counted)
+    if searched < _FEWEST_BUSY and not any(run is not None and run.is_load_steady for run in kept):
         return None
-    last = measured[-1][1].measurement
-    assert last is not None
+    last = counted[-1][2]
     if not last.is_disturbed_by_programs:
         return (
             "every run so far was disturbed, and only undisturbed runs can confirm an answer: by what is not known "
@@ -139,9 +142,17 @@ def describe_busy_search(study: Study, trials: Sequence[Trial]) -> str | None:
     seen = last.conditions
     named = program_names(seen.foreign_programs) if seen is not None else ""
     programs = f"other programs ({named})" if named else "other programs"
+    is_known = all(measurement.is_disturbed_by_programs for _, _, measurement in counted)
+    cause = "they disturbed every run so far" if is_known else "every run so far was disturbed"
     # The remedy first: the table of a narrow terminal cuts the end of a line. One remedy alone: whoever cannot follow it
     # gets the command for later with the answer.
-    return f"end {programs} now: they disturbed every run so far, and only undisturbed runs can confirm an answer"
+    return f"end {programs} now: {cause}, and only undisturbed runs can confirm an answer"
+
+
+def _is_of_the_verdict(run: Run) -> bool:
+    """Whether a run may count for a verdict. Runs of earlier final comparisons may too: an undisturbed one of them shows
+    a quiet machine."""
+    return run.purpose in (RunPurpose.SEARCH, RunPurpose.VALIDATION) and not run.is_whole_step
 
 
 def describe_step(progress: Progress | None) -> str:

@@ -83,9 +83,10 @@ def create(
 ) -> None:
     """Create a study from a file."""
     spec = study_file.validate_study(study_file.read_json_object(file), file.parent)
+    kept = "the study was cancelled, or completed if its answer was known; results are kept"
     with (
         connect(service, key_file) as client,
-        follow.interruptible_with("interrupted; the study was cancelled, results are kept"),
+        follow.interruptible_with(f"interrupted; {kept}" if wait else "interrupted"),
     ):
         created = client.create_study(spec, study_id)
         for line in created.warnings:

@@ -8,7 +8,7 @@ from datetime import datetime
 from functools import cache
 from typing import Any
 
-from sqlalchemy import Update, and_, bindparam, exists, func, or_, select, text, update
+from sqlalchemy import Update, and_, bindparam, func, or_, select, text, update
 from sqlalchemy.orm import Session, joinedload, load_only
 
 from shardtune.api_schemas.strategies import TrialConfig
@@ -79,12 +79,6 @@ _OVERDUE = (
         or_(RunRow.deadline_at < bindparam("now"), RunRow.deadline_at.is_(None)),
     )
     .order_by(RunRow.id)
-)
-_WAITING_SINCE = select(RunRow).where(
-    RunRow.state == TrialState.WAITING,
-    RunRow.purpose == bindparam("of_purpose"),
-    RunRow.created_at < bindparam("before"),
-    ~exists().where(AttemptRow.run_id == RunRow.id, AttemptRow.finished_at >= bindparam("before")),
 )
 _ATTEMPTS = (
     select(AttemptRow, webhooks.ANY_ENABLED)
@@ -187,12 +181,6 @@ def expired(session: Session, now: datetime) -> Sequence[RunRow]:
 def overdue(session: Session, now: datetime) -> Sequence[RunRow]:
     """Return the running runs whose deadline has passed, or whose deadline was never computed."""
     return session.scalars(_OVERDUE, {"now": now}).all()
-
-
-def waiting_since(session: Session, purpose: RunPurpose, before: datetime) -> Sequence[RunRow]:
-    """Return the runs of a purpose that have waited for a worker since `before`: they were added, and their last attempt
-    ended, before that time."""
-    return session.scalars(_WAITING_SINCE, {"of_purpose": purpose, "before": before}).all()
 
 
 def runs_of_earlier_sessions(session: Session, worker: WorkerRow) -> Sequence[RunRow]:

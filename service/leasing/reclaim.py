@@ -1,5 +1,5 @@
 """End attempts that their workers do not end: leases that expired, and deadlines that passed while the worker still
-renewed the lease. Complete studies that wait for an optional run which no worker is left to make.
+renewed the lease.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from shardtune.api_schemas.trials.trial import TrialState
 from shardtune.db.limits import is_outage
 from shardtune.db.queries import leases
 from shardtune.db.tables.trials import RunRow
-from shardtune.service.leasing import lease_message, run_limits, sustained_obstacles
+from shardtune.service.leasing import lease_message, run_limits
 from shardtune.service.lifecycle import advance, charges, expiry, outcomes
 from shardtune.service.lifecycle.locked_run import LockedRun, lock_run
 from shardtune.service.lifecycle.outcomes import JudgedEnd
@@ -21,16 +21,12 @@ from shardtune.service.process.context import Context
 
 
 def sweep(context: Context) -> None:
-    """End every attempt at a run whose lease has expired or whose deadline has passed, and complete the studies whose
-    sustained run no worker is left to make."""
+    """End every attempt at a run whose lease has expired or whose deadline has passed."""
     try:
         expiry.sweep(context)
     finally:
         # A run whose attempt cannot be ended must not keep those of other runs.
-        try:
-            end_overdue_attempts(context)
-        finally:
-            sustained_obstacles.complete_unattended(context)
+        end_overdue_attempts(context)
 
 
 def end_overdue_attempts(context: Context) -> int:

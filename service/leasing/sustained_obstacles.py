@@ -2,21 +2,14 @@
 then completes without it, because its answer is known and must not wait for an optional run.
 """
 
-from dataclasses import replace
-from datetime import timedelta
-from functools import partial
-
 from sqlalchemy.orm import Session
 
-from shardtune.api_schemas.studies.study_state import StudyState
 from shardtune.api_schemas.trials.trial import RunPurpose
-from shardtune.db.queries import leases, studies
+from shardtune.db.queries import leases
 from shardtune.db.tables.studies import StudyRow
 from shardtune.db.tables.trials import RunRow
 from shardtune.service.leasing import lease_message
 from shardtune.service.leasing.claim_results import WorkRequest
-from shardtune.service.lifecycle import advance
-from shardtune.service.process.background import sum_unlocked
 from shardtune.service.process.context import Context
 from shardtune.service.workers.registry import has_worker_for
 from shardtune.tuner.verdict.winner.sustained_run import SustainedObstacle
@@ -25,9 +18,6 @@ from shardtune.tuner.verdict.winner.sustained_run import SustainedObstacle
 _OTHERS_ASK_S = 30.0
 """Seconds that other live workers have to take a sustained run that the asking worker has no time for. How long they
 have left is not known."""
-_UNATTENDED_S = 300.0
-"""Seconds that a sustained run waits while no live worker could make it: a worker that was restarted comes back within
-them."""
 
 
 def find_obstacle(context: Context, session: Session, study: StudyRow, asking: WorkRequest) -> SustainedObstacle | None:
@@ -56,29 +46,3 @@ def is_too_long_for_worker(
     # The caller may have added the run just now; a query would flush it.
     with session.no_autoflush:
         return not has_worker_for(context, session, study, RunPurpose.SUSTAINED, besides=asking.session)
-
-
-def complete_unattended(context: Context) -> int:
-    """Complete the studies of which only a sustained run is left that waits although no live worker could make it;
-    returns their number. No request of a worker would complete them.
-    """
-    with context.db.read() as session:
-        before = context.now() - timedelta(seconds=_UNATTENDED_S)
-        runs = leases.waiting_since(session, RunPurpose.SUSTAINED, before)
-        unattended = [run.study_id for run in runs if _is_unattended(context, session, run.study_id)]
-    return sum_unlocked(unattended, partial(_complete, context), str)
-
-
-def _is_unattended(context: Context, session: Session, study_id: str) -> bool:
-    study = studies.get(session, study_id)
-    if study is None or study.state is not StudyState.RUNNING:
-        return False
-    return not has_worker_for(context, session, study, RunPurpose.SUSTAINED)
-
-
-def _complete(context: Context, study_id: str) -> bool:
-    with context.db.read() as session:
-        study = studies.get(session, study_id)
-        assert study is not None
-        snapshot = advance.read_snapshot(context, session, study)
-    return advance.advance(context, study_id, replace(snapshot, sustained_obstacle=SustainedObstacle.WORKERS_GONE))

@@ -62,8 +62,6 @@ class SustainedObstacle(StrEnum):
     NO_WORKER = "no_worker"
     WORKER_ENDS = "worker_ends"
     """The worker that asks for work must end before the run would."""
-    WORKERS_GONE = "workers_gone"
-    """No live worker could execute the study's runs for minutes."""
     QUOTA_USED_UP = "quota_used_up"
     """The project has used up its GPU-seconds of the day."""
     CANCELLED = "cancelled"
@@ -74,7 +72,6 @@ OBSTACLE_TEXTS = {
     SustainedObstacle.NO_WORKER: "no live worker is of a release that knows this run",
     SustainedObstacle.WORKER_ENDS: "the worker's allocation ends before it could finish; start a worker that has more "
     "time, or give fewer seconds in budget.sustained_run_s",
-    SustainedObstacle.WORKERS_GONE: "no worker for the study's runs was there any more",
     SustainedObstacle.QUOTA_USED_UP: "the project's GPU-seconds of the day (quota gpu_seconds_per_day) are used up; raise "
     "the quota, or run the study on another day",
     SustainedObstacle.CANCELLED: "the study was cancelled by its user",

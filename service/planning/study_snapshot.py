@@ -122,10 +122,7 @@ class StudySnapshot:
         obstacle = self.sustained_obstacle
         if obstacle is None or obstacle is SustainedObstacle.NO_WORKER:
             return None
-        text = OBSTACLE_TEXTS[obstacle]
-        if obstacle is SustainedObstacle.WORKER_ENDS:
-            return f"the sustained run was left out, and no other optional run may delay the answer: {text}"
-        return text
+        return OBSTACLE_TEXTS[obstacle]
 
     @property
     def has_work(self) -> bool:

@@ -21,8 +21,7 @@ log = logging.getLogger(__name__)
 
 def cancel(context: Context, study_id: str, idempotency: IdempotencyKey = NO_KEY, if_match: str | None = None) -> Study:
     """End a study and take its runs from their workers; an already cancelled study stays unchanged. A study whose
-    answer is known, and which only makes runs that do not change it, such as the sustained run (one long run after the
-    verdict), completes without them.
+    answer is known but for its sustained run (one long run after the verdict) completes without that run.
 
     Raises:
         Conflict: the study has ended otherwise.

@@ -16,6 +16,7 @@ from shardtune.db.tables.workers import WorkerRow
 from shardtune.service.leasing import host_exclusivity, lease_message, run_limits, unread_leases
 from shardtune.service.leasing.claim_results import Granted, HostBusy, NoRun, WorkRequest
 from shardtune.service.lifecycle import transitions
+from shardtune.service.planning.study_snapshot import OPTIONAL_PURPOSES
 from shardtune.service.process.context import Context
 from shardtune.service.workers import compatibility
 from shardtune.service.workers.reservations import live_among
@@ -40,7 +41,7 @@ def start_waiting(
     foreseen_s = lease_message.foreseen_s(context, study, run) if asking.ends_in_s is not None else 0.0
     if asking.ends_in_s is not None and foreseen_s > asking.ends_in_s:
         # Beside a run that executes, nobody waits: another worker has the time. An optional run lets nobody wait.
-        is_optional = run.purpose == RunPurpose.SUSTAINED
+        is_optional = run.purpose in OPTIONAL_PURPOSES
         if not is_optional and TrialState.RUNNING not in leases.open_states(session, [study.id]).get(study.id, ()):
             ends = f"must end in {asking.ends_in_s:.0f} s, and the next run may take {foreseen_s:.0f} s"
             cause = f"{ends}; start a worker that has more time"

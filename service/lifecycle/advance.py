@@ -23,7 +23,7 @@ from shardtune.service.lifecycle import traces, transitions
 from shardtune.service.lifecycle.locked_run import LockedRun
 from shardtune.service.lifecycle.target_projection import with_projection
 from shardtune.service.planning import study_plan, study_snapshot, system_study_plan
-from shardtune.service.planning.study_snapshot import StudySnapshot
+from shardtune.service.planning.study_snapshot import OPTIONAL_PURPOSES, StudySnapshot
 from shardtune.service.planning.study_steps import (
     Complete,
     Fail,
@@ -91,8 +91,9 @@ def advance(context: Context, study_id: str, current: StudySnapshot | None = Non
 
 
 def _waits_for_quota(context: Context, snapshot: StudySnapshot, step: Step) -> bool:
-    """Whether a study waits for its sustained run alone, and its project has used up its GPU-seconds of the day."""
-    if not isinstance(step, NewSustainedRun) and RunPurpose.SUSTAINED not in snapshot.waiting_purposes:
+    """Whether a study waits for optional runs alone, and its project has used up its GPU-seconds of the day."""
+    is_planned = isinstance(step, NewSustainedRun | NewRecipeRun | NewRehearsalRun)
+    if not is_planned and snapshot.waiting_purposes.isdisjoint(OPTIONAL_PURPOSES):
         return False
     with context.db.read() as session:
         study = studies.get(session, snapshot.study_id)

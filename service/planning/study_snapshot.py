@@ -31,6 +31,9 @@ from shardtune.tuner.verdict.whole_steps import WHOLE_STEP_BLOCK
 from shardtune.tuner.verdict.winner.resume_check import ResumeRun
 from shardtune.tuner.verdict.winner.sustained_run import OBSTACLE_TEXTS, SustainedObstacle, SustainedRun
 
+OPTIONAL_PURPOSES = (RunPurpose.SUSTAINED, RunPurpose.RECIPE, RunPurpose.REHEARSAL)
+"""Purposes of the runs that follow a known answer and never change it. The answer does not wait for them."""
+
 
 @dataclass(frozen=True)
 class StudySnapshot:
@@ -95,7 +98,7 @@ class StudySnapshot:
     """Whether a live worker supports resume checks (train, save, resume from the checkpoint)."""
     sustained_obstacle: SustainedObstacle | None = None
     """Circumstance that prevents the sustained run (long run after the verdict) now, so that the study completes without
-    it."""
+    it. Unless it is `NO_WORKER`, it prevents the other optional runs, too."""
     has_recipe_worker: bool = True
     """Whether a live worker supports runs that compare recipes (numerical formats and optimizers)."""
     has_rehearsal_worker: bool = True
@@ -124,6 +127,19 @@ class StudySnapshot:
             return None
         return OBSTACLE_TEXTS[obstacle]
 
+    def without_open_optional_runs(self) -> "StudySnapshot":
+        """Copy of the snapshot in which the study's unfinished optional runs do not exist. The study must have no other
+        unfinished run.
+        """
+        return replace(
+            self,
+            sustained_runs=tuple(run for run in self.sustained_runs if not run.state.is_open),
+            recipe_runs=tuple(run for run in self.recipe_runs if not run.state.is_open),
+            rehearsal_runs=tuple(run for run in self.rehearsal_runs if not run.state.is_open),
+            has_waiting_run=False,
+            has_open_run=False,
+        )
+
     @property
     def has_work(self) -> bool:
         """Whether the study has a waiting run that a live worker can execute."""
@@ -142,8 +158,8 @@ class StudySnapshot:
         is_possible = {
             RunPurpose.RESUME_CHECK: self.has_resume_worker,
             RunPurpose.SUSTAINED: self.sustained_obstacle is None,
-            RunPurpose.RECIPE: self.has_recipe_worker,
-            RunPurpose.REHEARSAL: self.has_rehearsal_worker,
+            RunPurpose.RECIPE: self.has_recipe_worker and self.why_no_optional_runs is None,
+            RunPurpose.REHEARSAL: self.has_rehearsal_worker and self.why_no_optional_runs is None,
         }
         return is_possible[purpose]
 

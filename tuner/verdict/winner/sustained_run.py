@@ -56,8 +56,8 @@ class SustainedRunDue:
 
 
 class SustainedObstacle(StrEnum):
-    """Circumstance outside of a study's settings that prevents its sustained run. The answer is known and the run is
-    optional, so the study completes without it."""
+    """Circumstance outside of a study's settings that prevents its sustained run or another optional run. The answer is
+    known, so the study completes without the run."""
 
     NO_WORKER = "no_worker"
     WORKER_ENDS = "worker_ends"
@@ -69,14 +69,14 @@ class SustainedObstacle(StrEnum):
 
 
 OBSTACLE_TEXTS = {
-    SustainedObstacle.NO_WORKER: "no live worker is of a release that knows this run",
+    SustainedObstacle.NO_WORKER: "no live worker is left that knows this run",
     SustainedObstacle.WORKER_ENDS: "the worker's allocation ends before it could finish; start a worker that has more "
-    "time, or give fewer seconds in budget.sustained_run_s",
+    "time",
     SustainedObstacle.QUOTA_USED_UP: "the project's GPU-seconds of the day (quota gpu_seconds_per_day) are used up; raise "
     "the quota, or run the study on another day",
     SustainedObstacle.CANCELLED: "the study was cancelled by its user",
 }
-"""Reason for each obstacle, as the answer states it."""
+"""Reason for each obstacle, as the answer states it of every optional run that was left out."""
 
 
 class StudySpent(NamedTuple):
@@ -147,10 +147,16 @@ def next_step(
     run = next((run for run in runs if run.trial == best.number and run.state is not TrialState.CANCELLED), None)
     if run is not None and run.state is not TrialState.WAITING:
         return _as_speed(run, result, best, compared_on)
-    if obstacle is not None:
-        return _unmeasured(result, SustainedOutcome.LEFT_OUT, OBSTACLE_TEXTS[obstacle])
-    reason = _why_left_out(best, spec, cluster, spent, seconds)
+    # The settings first: an obstacle that a later optional run of the study meets did not prevent this one.
+    reason = _why_left_out(best, spec, cluster, spent, seconds) or _obstacle_text(obstacle)
     return SustainedRunDue() if reason is None else _unmeasured(result, SustainedOutcome.LEFT_OUT, reason)
+
+
+def _obstacle_text(obstacle: SustainedObstacle | None) -> str | None:
+    """Reason why an obstacle prevents the sustained run; None without an obstacle."""
+    if obstacle is SustainedObstacle.WORKER_ENDS:
+        return f"{OBSTACLE_TEXTS[obstacle]}, or give fewer seconds in budget.sustained_run_s"
+    return None if obstacle is None else OBSTACLE_TEXTS[obstacle]
 
 
 def _why_left_out(

@@ -40,7 +40,7 @@ from shardtune.service.planning.study_steps import (
 )
 from shardtune.service.process.background import sum_unlocked
 from shardtune.service.process.context import Context
-from shardtune.service.recommendations import record
+from shardtune.service.recommendations import record, withdrawal
 from shardtune.service.recommendations.target_report import keep_confirmation
 from shardtune.tuner.history import Observation
 from shardtune.tuner.prediction.calibration import NO_CALIBRATIONS
@@ -246,8 +246,9 @@ def _new_result(snapshot: StudySnapshot, newest: StudyResult) -> StudyResult:
 def _fail_study(session: Session, study: StudyRow, step: Fail, now: datetime) -> None:
     # An extended study has an earlier result. Where its new trials contradict that result, it must not stand beside the
     # failure; an error of the planner says nothing against it.
-    if step.reason.code not in _SAYS_NOTHING_OF_TRIALS:
+    if step.reason.code not in _SAYS_NOTHING_OF_TRIALS and study.result is not None:
         study.result = None
+        withdrawal.withdraw_contradicted(session, study, f"its study was extended and failed: {step.reason.text}", now)
     transitions.end_study(session, study, StudyState.FAILED, step.reason, now)
     log.warning("study failed: %s", step.reason.sentence, extra={"study": study.id})
 

@@ -16,6 +16,7 @@ from shardtune.api_schemas.studies.study_state import StudyPhase, StudyPurpose, 
 from shardtune.api_schemas.studies.system_studies import SystemStudyKind
 from shardtune.api_schemas.trials.trial import RunPurpose, TrialState
 from shardtune.db.queries import leases, studies, trials
+from shardtune.db.queries.recommendations import study_recommendations
 from shardtune.db.tables.studies import StudyRow
 from shardtune.db.tables.trials import RunRow, TrialRow
 from shardtune.service.access import quotas
@@ -234,13 +235,19 @@ def _trial(session: Session, study: StudyRow, number: int) -> TrialRow:
     return row
 
 
-def _new_result(snapshot: StudySnapshot, newest: StudyResult) -> StudyResult:
+def _new_result(session: Session, snapshot: StudySnapshot, newest: StudyResult) -> StudyResult:
     """Result of a study whose final comparison has ended with `newest`. A confirmed result of an earlier comparison
-    stays where this one decided nothing.
+    stays where this one decided nothing against it.
     """
+    earlier = snapshot.earlier_result
+    if earlier is None:
+        return newest
     answer = snapshot.answer(newest)
-    result = newest if answer is newest else kept_answer.kept(answer, newest)
-    return keep_confirmation(snapshot.earlier_result, result)
+    if answer is not newest:
+        return keep_confirmation(earlier, kept_answer.kept(answer, newest))
+    recorded = study_recommendations.newest_of_study(session, snapshot.study_id)
+    decided_at = None if recorded is None else recorded.created_at
+    return keep_confirmation(earlier, kept_answer.with_replaced(newest, earlier, decided_at))
 
 
 def _fail_study(session: Session, study: StudyRow, step: Fail, now: datetime) -> None:
@@ -301,7 +308,7 @@ def apply_step(
                 study.explain(step.reason)
             log.info("search ended, comparing finalists: %s", step.final_comparison, extra=extra)
         case Complete():
-            study.result = _new_result(snapshot, step.result)
+            study.result = _new_result(session, snapshot, step.result)
             transitions.end_study(session, study, StudyState.COMPLETE, step.reason, now)
             record.record_result(context, session, study, now)
             if snapshot.sustained_obstacle is not SustainedObstacle.CANCELLED:

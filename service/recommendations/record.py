@@ -33,6 +33,13 @@ from shardtune.service.http.errors import NotFound
 from shardtune.service.process.context import Context
 from shardtune.service.recommendations.target_report import report_confirmation
 
+_WHY_KEPT = {
+    Verdict.TOO_BUSY: "the machine was too busy to compare again",
+    Verdict.UNDECIDED: "the new comparison was undecided",
+    Verdict.NOT_FASTER: "the new comparison found its candidate not faster, which does not outweigh the confirmed answer",
+}
+"""Reason why an extended study keeps its confirmed result, by the verdict of its newest final comparison."""
+
 
 @dataclass(frozen=True)
 class DecidedBy:
@@ -85,7 +92,8 @@ def record_result(context: Context, session: Session, study: StudyRow, now: date
 
 
 def _is_kept(session: Session, row: TuningTargetRow, study: StudyRow, now: datetime) -> bool:
-    """Whether an extended study keeps its earlier confirmed result because its newest final comparison decided nothing.
+    """Whether an extended study keeps its earlier confirmed result because its newest final comparison decided nothing
+    against it.
     The recommendation of that result then stays as it is, and the history says why.
     """
     if study.result is None or study.result.newest_verdict is study.result.verdict:
@@ -93,8 +101,7 @@ def _is_kept(session: Session, row: TuningTargetRow, study: StudyRow, now: datet
     recommendation = study_recommendations.newest_of_study(session, study.id)
     if recommendation is None:
         return False
-    is_busy = study.result.newest_verdict is Verdict.TOO_BUSY
-    reason = f"extended, and {'the machine was too busy to compare again' if is_busy else 'the new comparison was undecided'}"
+    reason = f"extended, and {_WHY_KEPT[study.result.newest_verdict]}"
     record_decision(session, row, recommendation, DecisionAction.INCONCLUSIVE, SERVICE, reason, now)
     row.version += 1
     return True

@@ -65,7 +65,7 @@ def record_result(context: Context, session: Session, study: StudyRow, now: date
     if study.system_study is not None:
         return
     row = lock_target(session, study, now)
-    if _is_kept(session, row, study, now):
+    if _is_kept(context, session, row, study, now):
         return
     recommendation = add_proposal(session, row, study, study.result, now)
     if needs_approval(context, study) or row.is_pinned:
@@ -91,10 +91,11 @@ def record_result(context: Context, session: Session, study: StudyRow, now: date
         record_decision(session, row, recommendation, DecisionAction.KEPT, SERVICE, reason, now)
 
 
-def _is_kept(session: Session, row: TuningTargetRow, study: StudyRow, now: datetime) -> bool:
+def _is_kept(context: Context, session: Session, row: TuningTargetRow, study: StudyRow, now: datetime) -> bool:
     """Whether an extended study keeps its earlier confirmed result because its newest final comparison decided nothing
     against it.
-    The recommendation of that result then stays as it is, and the history says why.
+    The recommendation of that result then stays, and the history says why. It gets the study's newest projection
+    (prediction for a larger cluster), unless a person approves recommendations or has pinned it.
     """
     if study.result is None or study.result.newest_verdict is study.result.verdict:
         return False
@@ -103,6 +104,10 @@ def _is_kept(session: Session, row: TuningTargetRow, study: StudyRow, now: datet
         return False
     reason = f"extended, and {_WHY_KEPT[study.result.newest_verdict]}"
     record_decision(session, row, recommendation, DecisionAction.INCONCLUSIVE, SERVICE, reason, now)
+    answer, projection = recommendation.answer, study.result.projection
+    if projection != answer.result.projection and not (needs_approval(context, study) or row.is_pinned):
+        result = answer.result.model_copy(update={"projection": projection})
+        recommendation.answer = answer.model_copy(update={"result": result})
     row.version += 1
     return True
 

@@ -85,7 +85,8 @@ class StudySnapshot:
     resume_runs: tuple[ResumeRun, ...] = ()
     """Resume checks of the study (train, save, resume from the checkpoint), in order of time."""
     sustained_runs: tuple[SustainedRun, ...] = ()
-    """Sustained runs of the study (long runs after the verdict), in order of time."""
+    """Sustained runs of the study (long runs after the verdict), in order of time. Failed ones from before an extension
+    are left out, so that the extended study tries again."""
     recipe_runs: tuple[RecipeObservation, ...] = ()
     """Runs that compare other recipes (numerical formats and optimizers) with the study's answer, in order of time.
     Runs from before the present final comparison are left out.
@@ -218,7 +219,9 @@ def read_study(
         ),
         final_comparison_cost=(validation_count, validation_gpu_seconds),
         resume_runs=tuple(_resume_run(run) for run in runs if run.purpose == RunPurpose.RESUME_CHECK),
-        sustained_runs=tuple(_sustained_run(run) for run in runs if run.purpose == RunPurpose.SUSTAINED),
+        sustained_runs=tuple(
+            _sustained_run(run) for run in runs if run.purpose == RunPurpose.SUSTAINED and not run.comparison_round
+        ),
         recipe_runs=tuple(
             _recipe_run(run)
             for run in runs

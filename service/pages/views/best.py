@@ -132,6 +132,8 @@ def _count_runs(study: Study, costs: Mapping[tuple[RunPurpose, int], RunCosts]) 
         sustained_runs=sustained.runs if sustained else 0,
         mean_chosen_s=search.mean_chosen / world if search and search.mean_chosen else None,
         repeats_per_run=search.repeats if search else 0.0,
+        # After an extension, runs of the earlier answer say nothing of the present comparison.
+        has_later_run=study.result is None and bool(sustained or costs.get((RunPurpose.RESUME_CHECK, 0))),
     )
 
 

@@ -2,11 +2,19 @@
 
 import pytest
 
+from shardtune.api_schemas.trials.failures import FailureKind
 from shardtune.api_schemas.trials.leases import TASK_KINDS, Lease
 from shardtune.service.leasing import without_worker
 from shardtune.service.lifecycle import expiry, known_answer
 from tests.support.service.scenarios import WORKLOAD, create
-from tests.support.service.simulated_worker import SPEC, SimulatedWorker, measurement, on_quiet_machine, speed_of
+from tests.support.service.simulated_worker import (
+    SPEC,
+    SimulatedWorker,
+    failure,
+    measurement,
+    on_quiet_machine,
+    speed_of,
+)
 
 RECIPE = {
     "workload": SPEC["workload"] | {"precision": "bf16-mixed"},
@@ -169,3 +177,36 @@ def test_a_study_without_its_answer_waits_for_a_worker(quick_client, context, cl
     clock.turn(GONE_S)
     assert without_worker.complete_answered(context) == 0
     assert read(quick_client, study_id)["state"] == "running"
+
+
+@pytest.mark.parametrize("more", [{"add_trials": 1}, {"add_pairs": 3}])
+def test_an_extension_makes_a_failed_sustained_run_again(quick_client, more):
+    made, is_broken = [], True
+
+    def behave_when_long(lease, task):
+        if task.plan.max_measure_s != SUSTAINED["budget"]["sustained_run_s"]:
+            # Pairs that settle nothing, so that pairs can be added.
+            return even_pairs(lease, task)
+        made.append(lease.run_id)
+        return failure(FailureKind.NUMERICS, "not finite") if is_broken else behave(lease, task)
+
+    worker = SimulatedWorker(quick_client, behave=behave_when_long, task_kinds=TASK_KINDS).register()
+    budget = SUSTAINED["budget"] | {"max_pairs": 7, "resume_check": False}
+    study_id = create(quick_client, **SUSTAINED | {"budget": budget})
+    worker.work(200)
+    assert read(quick_client, study_id)["result"]["sustained"]["outcome"] == "failed" and len(made) == 1
+    is_broken = False
+    quick_client.post(f"/v1/studies/{study_id}:extend", json=more).raise_for_status()
+    worker.work(200)
+    study = read(quick_client, study_id)
+    assert (study["state"], study["result"]["sustained"]["outcome"], len(made)) == ("complete", "measured", 2)
+
+
+RUNS: dict[tuple[str, int], int] = {}
+
+
+def even_pairs(lease, task):
+    """Every second run of a trial is faster, so that pairs with the baseline decide nothing."""
+    key = (lease.study_id, lease.trial_number)
+    RUNS[key] = RUNS.get(key, 0) + 1
+    return measurement(1000.0 + 100.0 * ((RUNS[key] + lease.trial_number) % 2))

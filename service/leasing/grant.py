@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from shardtune.api_schemas.studies.study_state import StudyPhase, StudyState
 from shardtune.api_schemas.trials.short_steps import SHORT_STEPS_SINCE
-from shardtune.api_schemas.trials.trial import RunPurpose
+from shardtune.api_schemas.trials.trial import OPTIONAL_PURPOSES, RunPurpose
 from shardtune.db.queries import fingerprints, leases, studies
 from shardtune.db.queries.studies import OpenStudy
 from shardtune.db.tables.studies import StudyRow
@@ -22,7 +22,7 @@ from shardtune.service.leasing.start_run import renew_lease, start_waiting
 from shardtune.service.lifecycle import advance
 from shardtune.service.lifecycle.target_projection import with_projection
 from shardtune.service.planning import calibrations, study_snapshot
-from shardtune.service.planning.study_snapshot import OPTIONAL_PURPOSES, StudySnapshot
+from shardtune.service.planning.study_snapshot import StudySnapshot
 from shardtune.service.planning.study_steps import (
     NewRecipeRun,
     NewRehearsalRun,

@@ -7,13 +7,13 @@ from dataclasses import replace
 
 from sqlalchemy.orm import Session
 
-from shardtune.api_schemas.trials.trial import RunPurpose
+from shardtune.api_schemas.trials.trial import OPTIONAL_PURPOSES, RunPurpose
 from shardtune.db.queries import leases
 from shardtune.db.tables.studies import StudyRow
 from shardtune.db.tables.trials import RunRow
 from shardtune.service.leasing import lease_message
 from shardtune.service.leasing.claim_results import WorkRequest
-from shardtune.service.planning.study_snapshot import OPTIONAL_PURPOSES, StudySnapshot
+from shardtune.service.planning.study_snapshot import StudySnapshot
 from shardtune.service.process.context import Context
 from shardtune.service.workers.registry import has_worker_for
 from shardtune.tuner.verdict.winner.sustained_run import SustainedObstacle

@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 from shardtune.api_schemas.studies.reasons import StudyReason, StudyReasonCode
 from shardtune.api_schemas.studies.study_state import StudyPhase
 from shardtune.api_schemas.trials.leases import Lease
-from shardtune.api_schemas.trials.trial import RunPurpose, TrialState
+from shardtune.api_schemas.trials.trial import OPTIONAL_PURPOSES, RunPurpose, TrialState
 from shardtune.db.queries import leases, studies, trials
 from shardtune.db.tables.studies import StudyRow
 from shardtune.db.tables.trials import RunRow
@@ -16,7 +16,6 @@ from shardtune.db.tables.workers import WorkerRow
 from shardtune.service.leasing import host_exclusivity, lease_message, run_limits, unread_leases
 from shardtune.service.leasing.claim_results import Granted, HostBusy, NoRun, WorkRequest
 from shardtune.service.lifecycle import transitions
-from shardtune.service.planning.study_snapshot import OPTIONAL_PURPOSES
 from shardtune.service.process.context import Context
 from shardtune.service.workers import compatibility
 from shardtune.service.workers.reservations import live_among

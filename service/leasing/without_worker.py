@@ -5,12 +5,11 @@ from functools import partial
 from starlette.concurrency import run_in_threadpool
 
 from shardtune.api_schemas.studies.study_state import StudyPhase
-from shardtune.api_schemas.trials.trial import TrialState
+from shardtune.api_schemas.trials.trial import OPTIONAL_PURPOSES, TrialState
 from shardtune.db.queries import studies
 from shardtune.db.queries.studies import OpenStudy
 from shardtune.service.leasing.optional_runs import with_obstacle
 from shardtune.service.lifecycle import advance
-from shardtune.service.planning.study_snapshot import OPTIONAL_PURPOSES
 from shardtune.service.process.background import run_every, sum_unlocked
 from shardtune.service.process.context import Context
 from shardtune.service.workers.registry import has_worker_for

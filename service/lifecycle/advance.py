@@ -14,7 +14,7 @@ from shardtune.api_schemas.studies.reasons import StudyReason, StudyReasonCode
 from shardtune.api_schemas.studies.study_result import StudyResult
 from shardtune.api_schemas.studies.study_state import StudyPhase, StudyPurpose, StudyState
 from shardtune.api_schemas.studies.system_studies import SystemStudyKind
-from shardtune.api_schemas.trials.trial import RunPurpose, TrialState
+from shardtune.api_schemas.trials.trial import OPTIONAL_PURPOSES, RunPurpose, TrialState
 from shardtune.db.queries import leases, studies, trials
 from shardtune.db.queries.recommendations import study_recommendations
 from shardtune.db.tables.studies import StudyRow
@@ -24,7 +24,7 @@ from shardtune.service.lifecycle import traces, transitions
 from shardtune.service.lifecycle.locked_run import LockedRun
 from shardtune.service.lifecycle.target_projection import with_projection
 from shardtune.service.planning import study_plan, study_snapshot, system_study_plan
-from shardtune.service.planning.study_snapshot import OPTIONAL_PURPOSES, StudySnapshot
+from shardtune.service.planning.study_snapshot import StudySnapshot
 from shardtune.service.planning.study_steps import (
     Complete,
     Fail,

@@ -8,11 +8,12 @@ from typing import NamedTuple
 from sqlalchemy.orm import Session
 
 from shardtune.api_schemas.studies.study_state import StudyPhase, StudyState
+from shardtune.api_schemas.trials.trial import OPTIONAL_PURPOSES
 from shardtune.db.queries import leases, studies
 from shardtune.db.tables.studies import StudyRow
 from shardtune.service.lifecycle import advance
 from shardtune.service.lifecycle.target_projection import with_projection
-from shardtune.service.planning.study_snapshot import OPTIONAL_PURPOSES, StudySnapshot
+from shardtune.service.planning.study_snapshot import StudySnapshot
 from shardtune.service.planning.study_steps import Complete
 from shardtune.service.process.context import Context
 from shardtune.tuner.verdict.winner.sustained_run import SustainedObstacle

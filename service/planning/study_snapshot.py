@@ -31,9 +31,6 @@ from shardtune.tuner.verdict.whole_steps import WHOLE_STEP_BLOCK
 from shardtune.tuner.verdict.winner.resume_check import ResumeRun
 from shardtune.tuner.verdict.winner.sustained_run import OBSTACLE_TEXTS, SustainedObstacle, SustainedRun
 
-OPTIONAL_PURPOSES = (RunPurpose.SUSTAINED, RunPurpose.RECIPE, RunPurpose.REHEARSAL)
-"""Purposes of the runs that follow a known answer and never change it. The answer does not wait for them."""
-
 
 @dataclass(frozen=True)
 class StudySnapshot:

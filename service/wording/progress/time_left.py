@@ -7,8 +7,15 @@ from statistics import fmean
 from shardtune.api_schemas.studies.budget import FEWEST_PAIRS
 from shardtune.api_schemas.studies.study import Study
 from shardtune.api_schemas.studies.study_state import StudyPhase
-from shardtune.api_schemas.trials.trial import SEED_ORIGINS, AttemptEnd, Run, RunPurpose, Trial, TrialState
-from shardtune.service.planning.study_snapshot import OPTIONAL_PURPOSES
+from shardtune.api_schemas.trials.trial import (
+    OPTIONAL_PURPOSES,
+    SEED_ORIGINS,
+    AttemptEnd,
+    Run,
+    RunPurpose,
+    Trial,
+    TrialState,
+)
 from shardtune.service.wording import study_words
 from shardtune.service.wording.progress import activity_words
 from shardtune.tuner.search.seeds import MAX_SEEDS

@@ -167,6 +167,9 @@ class SustainedSpeed(Schema):
     reason: str | None = None
     """Reason why the sustained run failed or was left out, or description of how it was disturbed; None if it was
     measured undisturbed."""
+    remedy: str | None = Field(default=None, examples=["raise it, or give fewer seconds in budget.sustained_run_s"])
+    """Change with which the next answer of the study would have a sustained speed. None if nothing is known, and for an
+    answer that an extended study has kept: it gets no further run."""
     compared_tokens_per_s_per_gpu: float = Field(examples=[12180.0])
     """Speed of the configuration in the comparison, in tokens per second and GPU; the same as in `best`."""
     lowest_tokens_per_s_per_gpu: float | None = Field(default=None, examples=[12050.0])

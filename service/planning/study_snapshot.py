@@ -29,7 +29,12 @@ from shardtune.tuner.verdict.recipes.comparison import RecipeObservation
 from shardtune.tuner.verdict.run_load import RunLoad
 from shardtune.tuner.verdict.whole_steps import WHOLE_STEP_BLOCK
 from shardtune.tuner.verdict.winner.resume_check import ResumeRun
-from shardtune.tuner.verdict.winner.sustained_run import OBSTACLE_TEXTS, SustainedObstacle, SustainedRun
+from shardtune.tuner.verdict.winner.sustained_run import (
+    OBSTACLE_REMEDIES,
+    OBSTACLE_TEXTS,
+    SustainedObstacle,
+    SustainedRun,
+)
 
 
 @dataclass(frozen=True)
@@ -123,7 +128,8 @@ class StudySnapshot:
         obstacle = self.sustained_obstacle
         if obstacle is None or obstacle is SustainedObstacle.NO_WORKER:
             return None
-        return OBSTACLE_TEXTS[obstacle]
+        remedy = OBSTACLE_REMEDIES.get(obstacle)
+        return OBSTACLE_TEXTS[obstacle] if remedy is None else f"{OBSTACLE_TEXTS[obstacle]}; {remedy}"
 
     def without_open_optional_runs(self) -> "StudySnapshot":
         """Copy of the snapshot in which the study's unfinished optional runs do not exist. The study must have no other

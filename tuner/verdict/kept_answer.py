@@ -36,6 +36,9 @@ def kept(confirmed: StudyResult, newest: StudyResult) -> StudyResult:
         "later_undecided": newest.undecided,
         "later_not_faster": _summary(newest, None) if newest.verdict is Verdict.NOT_FASTER else None,
     }
+    # The study makes no further run of a kept answer, so that no larger budget would give it a sustained speed.
+    if confirmed.sustained is not None:
+        update["sustained"] = confirmed.sustained.model_copy(update={"remedy": None})
     compared, last = confirmed.final_comparison, newest.final_comparison
     if compared is not None and last is not None:
         cost = {"runs": last.runs, "gpu_seconds": last.gpu_seconds}

@@ -7,7 +7,13 @@ import pytest
 
 from shardtune.api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig
 from shardtune.api_schemas.studies.study_result import Contender, FinalComparison, Speedup, StudyResult, Verdict
-from shardtune.api_schemas.studies.verdicts import BusyMachine, OpenVerdict, WholeStepCheck
+from shardtune.api_schemas.studies.verdicts import (
+    BusyMachine,
+    OpenVerdict,
+    SustainedOutcome,
+    SustainedSpeed,
+    WholeStepCheck,
+)
 from shardtune.tuner.verdict import kept_answer
 from shardtune.tuner.verdict.contenders import contender
 from tests.support.values.tuner_inputs import complete
@@ -136,3 +142,15 @@ def test_an_undecided_extension_renews_the_projection_and_a_busy_one_does_not(
     kept = kept_answer.kept(confirmed, newest.model_copy(update={"projection": "newest"}))
     assert kept.projection == shown
     assert kept_answer.kept(confirmed, newest).projection == earlier
+
+
+def test_a_kept_answer_names_no_remedy_that_would_give_it_no_sustained_speed() -> None:
+    left_out = SustainedSpeed(
+        trial_number=1,
+        outcome=SustainedOutcome.LEFT_OUT,
+        reason="budget.max_gpu_seconds (60) leaves 0 GPU-seconds",
+        remedy="raise it",
+        compared_tokens_per_s_per_gpu=110.0,
+    )
+    kept = kept_answer.kept(CONFIRMED.model_copy(update={"sustained": left_out}), undecided())
+    assert kept.sustained == left_out.model_copy(update={"remedy": None})

@@ -7,6 +7,7 @@ from shardtune.api_schemas.studies.study import Study
 from shardtune.api_schemas.trials.trial import Trial
 from shardtune.service.wording.result_runs import result_runs
 from shardtune.service.wording.trust import trust
+from tests.flow.helpers.sentence_checks import false_sentences, rows_of
 from tests.support.service.scenarios import ASK, THREE_BACKENDS, best, create
 from tests.support.service.simulated_worker import SimulatedWorker, measurement, speed_of, well
 
@@ -33,10 +34,15 @@ class NotFaster:
         return measurement(BASELINE_SPEED * (0.99 if lease.trial_number == self.number else 0.5))
 
 
-def reasons(client, study_id):
+def true_reasons(client, study_id):
+    """Reasons for and against the answer; the rows of the database bear them out."""
     study = Study.model_validate(read(client, study_id))
     trials = [Trial.model_validate(trial) for trial in read(client, study_id, "/trials")["trials"]]
-    return [reason.text for reason in trust(study, result_runs(study, study.result, trials))]
+    sentences = [reason.text for reason in trust(study, result_runs(study, study.result, trials))]
+    sentences = [text for text in sentences if not text.startswith("checkpoints: ")]
+    with client.app.state.context.db.read() as session:
+        assert false_sentences(rows_of(session, study_id, study.result), sentences) == []
+    return sentences
 
 
 @pytest.fixture
@@ -75,7 +81,7 @@ def test_as_many_newer_pairs_of_the_same_configurations_win_and_name_what_was_co
     assert (earlier["pairs"], earlier["undisturbed_pairs"]) == (before["speedup"]["pairs"],) * 2
     assert earlier["ratio"] == before["speedup"]["value"]
     assert earlier["decided_at"][:16] == confirmed["finished_at"][:16]
-    (reason,) = [text for text in reasons(quick_client, confirmed["study_id"]) if "was confirmed" in text]
+    (reason,) = [text for text in true_reasons(quick_client, confirmed["study_id"]) if "was confirmed" in text]
     assert f"by {earlier['pairs']} pairs" in reason and earlier["decided_at"][:10] in reason
     assert best(quick_client)["recommendation_id"] != served["recommendation_id"]
     page = quick_client.get(f"/studies/{confirmed['study_id']}").text
@@ -91,7 +97,9 @@ def test_pairs_of_another_candidate_leave_the_confirmed_answer_which_says_what_t
     later = after["later_not_faster"]
     assert (after["verdict"], after["best"], after["confirmed_before"]) == ("confirmed", before["best"], None)
     assert later["trial_number"] == other and later["pairs"] > 0 and later["ratio"] == pytest.approx(0.99)
-    (reason,) = [text for text in reasons(quick_client, confirmed["study_id"]) if "the confirmed answer stays" in text]
+    (reason,) = [
+        text for text in true_reasons(quick_client, confirmed["study_id"]) if "the confirmed answer stays" in text
+    ]
     assert f"trial {other} against trial 0, 0.99×" in reason and "other configurations" in reason
     assert best(quick_client)["recommendation_id"] == served["recommendation_id"]
     history = quick_client.get("/v1/best:history", params={"target_key": served["target_key"]}).json()

@@ -1,5 +1,7 @@
 """A known answer waits for no comparison of recipes and no rehearsal: what prevents one completes the study, which says why."""
 
+import random
+
 import pytest
 
 from shardtune.api_schemas.trials.failures import FailureKind
@@ -181,32 +183,24 @@ def test_a_study_without_its_answer_waits_for_a_worker(quick_client, context, cl
 
 @pytest.mark.parametrize("more", [{"add_trials": 1}, {"add_pairs": 3}])
 def test_an_extension_makes_a_failed_sustained_run_again(quick_client, more):
-    made, is_broken = [], True
+    made, is_broken, draw = [], True, random.Random(1)
 
     def behave_when_long(lease, task):
         if task.plan.max_measure_s != SUSTAINED["budget"]["sustained_run_s"]:
-            # Pairs that settle nothing, so that pairs can be added.
-            return even_pairs(lease, task)
+            # Pairs that settle nothing: the baseline stays the answer, and pairs can be added.
+            return measurement(draw.uniform(900.0, 1300.0))
         made.append(lease.run_id)
         return failure(FailureKind.NUMERICS, "not finite") if is_broken else behave(lease, task)
 
     worker = SimulatedWorker(quick_client, behave=behave_when_long, task_kinds=TASK_KINDS).register()
     budget = SUSTAINED["budget"] | {"max_pairs": 7, "resume_check": False}
-    study_id = create(quick_client, **SUSTAINED | {"budget": budget})
+    baseline = {"strategy": {"kind": "ddp"}, "micro_batch": 1}
+    study_id = create(quick_client, **SUSTAINED | {"budget": budget, "baseline": baseline})
     worker.work(200)
-    assert read(quick_client, study_id)["result"]["sustained"]["outcome"] == "failed" and len(made) == 1
+    result = read(quick_client, study_id)["result"]
+    assert (result["verdict"], result["sustained"]["outcome"], len(made)) == ("undecided", "failed", 1)
     is_broken = False
     quick_client.post(f"/v1/studies/{study_id}:extend", json=more).raise_for_status()
     worker.work(200)
     study = read(quick_client, study_id)
     assert (study["state"], study["result"]["sustained"]["outcome"], len(made)) == ("complete", "measured", 2)
-
-
-RUNS: dict[tuple[str, int], int] = {}
-
-
-def even_pairs(lease, task):
-    """Every second run of a trial is faster, so that pairs with the baseline decide nothing."""
-    key = (lease.study_id, lease.trial_number)
-    RUNS[key] = RUNS.get(key, 0) + 1
-    return measurement(1000.0 + 100.0 * ((RUNS[key] + lease.trial_number) % 2))

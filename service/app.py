@@ -25,7 +25,7 @@ from shardtune.service.http import (
 )
 from shardtune.service.http.error_codes import Problem
 from shardtune.service.http.input_guard import INPUT_GUARD
-from shardtune.service.leasing import long_poll, reclaim
+from shardtune.service.leasing import long_poll, reclaim, without_worker
 from shardtune.service.observability.telemetry import SPAN_ATTRIBUTES, telemetry_config
 from shardtune.service.process import clock
 from shardtune.service.process.context import Context
@@ -58,6 +58,7 @@ from shardtune.service.webhooks import deliveries
 _LOOPS = (
     clock.keep_reading,
     reclaim.keep_sweeping,
+    without_worker.keep_completing,
     wait_for_worker.keep_beginning,
     event_stream.keep_polling,
     long_poll.keep_looking,

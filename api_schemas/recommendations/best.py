@@ -87,7 +87,8 @@ class DecisionAction(StrEnum):
     FRESH = "fresh"
     """Hardware and software changed back to what they were at the measurement, so the recommendation is fresh again."""
     WITHDRAWN = "withdrawn"
-    """The recommendation was withdrawn because its study was deleted."""
+    """The recommendation was withdrawn because its study was deleted, or because the study was extended and its new runs
+    left no feasible configuration."""
     RENEWED = "renewed"
     """A retune measured the recommended configuration again and confirmed it."""
     SUPERSEDED = "superseded"

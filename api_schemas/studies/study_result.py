@@ -9,6 +9,7 @@ from shardtune.api_schemas.studies.targets import StudyProjection
 from shardtune.api_schemas.studies.verdicts import (
     AgainstDefault,
     BusyMachine,
+    ComparisonSummary,
     OpenVerdict,
     SustainedSpeed,
     WholeStepCheck,
@@ -128,6 +129,13 @@ class StudyResult(Schema):
     later_undecided: OpenVerdict | None = None
     """Details of the newest final comparison of an extended study if it was undecided, so that this result stays, which
     an earlier final comparison confirmed. None if the result is that of the newest one."""
+    later_not_faster: ComparisonSummary | None = None
+    """Newest final comparison of an extended study if it found its candidate not faster, and this result stays
+    nevertheless: an earlier final comparison confirmed it, and the newest one compared other configurations or has fewer
+    undisturbed pairs. None if the result is that of the newest one."""
+    confirmed_before: ComparisonSummary | None = None
+    """Earlier final comparison of an extended study that confirmed a gain which newer runs of the study contradict, so
+    that this result replaced it. None if no confirmed answer was replaced by one that is not confirmed."""
     against_defaults: tuple[AgainstDefault, ...] = ()
     """Speed of `best` compared with each documented default that was measured; `best` itself is left out."""
     final_comparison: FinalComparison | None = None
@@ -156,4 +164,6 @@ class StudyResult(Schema):
         answer that an earlier comparison confirmed."""
         if self.later_too_busy is not None:
             return Verdict.TOO_BUSY
+        if self.later_not_faster is not None:
+            return Verdict.NOT_FASTER
         return self.verdict if self.later_undecided is None else Verdict.UNDECIDED

@@ -1,6 +1,7 @@
 """Schemas of verdict details: further paired runs that would settle an undecided verdict, the machine that was too busy
 to answer, the result compared with each documented default, and the speed of the best configuration in a long run."""
 
+from datetime import datetime
 from enum import StrEnum
 from typing import Literal
 
@@ -31,6 +32,27 @@ class OpenVerdict(Schema):
     disturbed_runs: int = 0
     """Number of runs that other programs disturbed and that count in the final comparison's pairs, because no further
     repeats were allowed."""
+
+
+class ComparisonSummary(Schema):
+    """Final comparison of an extended study that is not the one its answer comes from: its two configurations, and the
+    pairs on which its verdict rests."""
+
+    trial_number: int = Field(examples=[7])
+    """Number of the trial that was compared with the baseline in pairs."""
+    description: str = Field(examples=["FSDP2, micro batch 4"])
+    """Short description of that trial's configuration."""
+    baseline_number: int = Field(examples=[0])
+    """Number of the trial that was the baseline."""
+    pairs: int = Field(examples=[9])
+    """Number of pairs of runs that count."""
+    undisturbed_pairs: int = Field(examples=[8])
+    """Number of these pairs in which no other program disturbed a run."""
+    ratio: float | None = Field(default=None, examples=[1.28])
+    """Speed of the trial divided by that of the baseline: the median over the pairs. None without a pair."""
+    decided_at: datetime | None = Field(default=None, examples=["2026-11-02T14:05:00Z"])
+    """Time at which the comparison's verdict was stored. None if it is the study's newest comparison, and if the time
+    is not known."""
 
 
 class BusyMachine(Schema):
@@ -145,6 +167,9 @@ class SustainedSpeed(Schema):
     reason: str | None = None
     """Reason why the sustained run failed or was left out, or description of how it was disturbed; None if it was
     measured undisturbed."""
+    remedy: str | None = Field(default=None, examples=["raise it, or give fewer seconds in budget.sustained_run_s"])
+    """Change with which the next answer of the study would have a sustained speed. None if nothing is known, and for an
+    answer that an extended study has kept: it gets no further run."""
     compared_tokens_per_s_per_gpu: float = Field(examples=[12180.0])
     """Speed of the configuration in the comparison, in tokens per second and GPU; the same as in `best`."""
     lowest_tokens_per_s_per_gpu: float | None = Field(default=None, examples=[12050.0])

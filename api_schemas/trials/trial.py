@@ -152,6 +152,10 @@ class RunPurpose(StrEnum):
     """Run under the profiler after the end of the study, with no effect on its result."""
 
 
+OPTIONAL_PURPOSES = (RunPurpose.SUSTAINED, RunPurpose.RECIPE, RunPurpose.REHEARSAL)
+"""Purposes of the runs that follow a known answer and never change it. The answer does not wait for them."""
+
+
 class AttemptEnd(StrEnum):
     """Reason why an attempt at a run ended: success, a failure (one of the values of `FailureKind`), or an end that is
     not the run's fault."""

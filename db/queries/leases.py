@@ -153,6 +153,13 @@ def open_runs(session: Session, study_id: str) -> Sequence[RunRow]:
     ).all()
 
 
+def failed_runs(session: Session, study_id: str, purpose: RunPurpose) -> Sequence[RunRow]:
+    """Return the runs of a study with a purpose that ended without a result."""
+    states = (TrialState.FAILED, TrialState.INFEASIBLE)
+    query = select(RunRow).where(RunRow.study_id == study_id, RunRow.purpose == purpose, RunRow.state.in_(states))
+    return session.scalars(query).all()
+
+
 def open_states(session: Session, study_ids: Sequence[str]) -> dict[str, set[TrialState]]:
     """Return, for each study, whether it has waiting runs, running runs or both; studies with neither are left out."""
     states: defaultdict[str, set[TrialState]] = defaultdict(set)

@@ -10,15 +10,15 @@ from sqlalchemy.orm import Session
 
 from shardtune.api_schemas.studies.study_state import StudyPhase, StudyState
 from shardtune.api_schemas.trials.short_steps import SHORT_STEPS_SINCE
-from shardtune.api_schemas.trials.trial import RunPurpose
+from shardtune.api_schemas.trials.trial import OPTIONAL_PURPOSES, RunPurpose
 from shardtune.db.queries import fingerprints, leases, studies
 from shardtune.db.queries.studies import OpenStudy
 from shardtune.db.tables.studies import StudyRow
 from shardtune.db.tables.trials import RunRow
 from shardtune.service.access import retune_budget
 from shardtune.service.leasing.claim_results import Granted, HostBusy, NoRun, NoWaitingRun, StudyBusy, WorkRequest
+from shardtune.service.leasing.optional_runs import is_too_long_for_worker, with_obstacle
 from shardtune.service.leasing.start_run import renew_lease, start_waiting
-from shardtune.service.leasing.sustained_obstacles import find_obstacle, is_too_long_for_worker
 from shardtune.service.lifecycle import advance
 from shardtune.service.lifecycle.target_projection import with_projection
 from shardtune.service.planning import calibrations, study_snapshot
@@ -131,7 +131,7 @@ def _apply_and_lease(
             new_run = advance.apply_step(context, session, study, step, snapshot)
             run = new_run or leases.next_waiting(session, study.id)
         result: Granted | NoRun | HostBusy | None = None
-        # Without the time for a sustained run, the study is planned again and completes without it.
+        # Without the time for an optional run, the study is planned again and completes without it.
         if run is not None and not is_too_long_for_worker(context, session, study, run, asking):
             result = (
                 start_waiting(context, session, study, run, worker, asking)
@@ -230,14 +230,9 @@ def _with_workers(
     """Copy of a study's snapshot that says whether runs of a purpose which older workers do not know can take place."""
     study = studies.get(session, snapshot.study_id)
     assert study is not None
-    if purpose == RunPurpose.SUSTAINED:
-        return replace(snapshot, sustained_obstacle=find_obstacle(context, session, study, asking))
-    is_able = has_worker_for(context, session, study, purpose)
-    if purpose == RunPurpose.RECIPE:
-        return replace(snapshot, has_recipe_worker=is_able)
-    if purpose == RunPurpose.REHEARSAL:
-        return replace(snapshot, has_rehearsal_worker=is_able)
-    return replace(snapshot, has_resume_worker=is_able)
+    if purpose in OPTIONAL_PURPOSES:
+        return with_obstacle(context, session, study, snapshot, purpose, asking)
+    return replace(snapshot, has_resume_worker=has_worker_for(context, session, study, purpose))
 
 
 def _lock_study(context: Context, session: Session, open_study: OpenStudy) -> StudyRow | None:

@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 from shardtune.api_schemas.studies.reasons import StudyReason, StudyReasonCode
 from shardtune.api_schemas.studies.study_state import StudyPhase
 from shardtune.api_schemas.trials.leases import Lease
-from shardtune.api_schemas.trials.trial import RunPurpose, TrialState
+from shardtune.api_schemas.trials.trial import OPTIONAL_PURPOSES, RunPurpose, TrialState
 from shardtune.db.queries import leases, studies, trials
 from shardtune.db.tables.studies import StudyRow
 from shardtune.db.tables.trials import RunRow
@@ -40,7 +40,7 @@ def start_waiting(
     foreseen_s = lease_message.foreseen_s(context, study, run) if asking.ends_in_s is not None else 0.0
     if asking.ends_in_s is not None and foreseen_s > asking.ends_in_s:
         # Beside a run that executes, nobody waits: another worker has the time. An optional run lets nobody wait.
-        is_optional = run.purpose == RunPurpose.SUSTAINED
+        is_optional = run.purpose in OPTIONAL_PURPOSES
         if not is_optional and TrialState.RUNNING not in leases.open_states(session, [study.id]).get(study.id, ()):
             ends = f"must end in {asking.ends_in_s:.0f} s, and the next run may take {foreseen_s:.0f} s"
             cause = f"{ends}; start a worker that has more time"

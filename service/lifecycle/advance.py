@@ -14,8 +14,9 @@ from shardtune.api_schemas.studies.reasons import StudyReason, StudyReasonCode
 from shardtune.api_schemas.studies.study_result import StudyResult
 from shardtune.api_schemas.studies.study_state import StudyPhase, StudyPurpose, StudyState
 from shardtune.api_schemas.studies.system_studies import SystemStudyKind
-from shardtune.api_schemas.trials.trial import RunPurpose, TrialState
+from shardtune.api_schemas.trials.trial import OPTIONAL_PURPOSES, RunPurpose, TrialState
 from shardtune.db.queries import leases, studies, trials
+from shardtune.db.queries.recommendations import study_recommendations
 from shardtune.db.tables.studies import StudyRow
 from shardtune.db.tables.trials import RunRow, TrialRow
 from shardtune.service.access import quotas
@@ -40,7 +41,7 @@ from shardtune.service.planning.study_steps import (
 )
 from shardtune.service.process.background import sum_unlocked
 from shardtune.service.process.context import Context
-from shardtune.service.recommendations import record
+from shardtune.service.recommendations import record, withdrawal
 from shardtune.service.recommendations.target_report import keep_confirmation
 from shardtune.tuner.history import Observation
 from shardtune.tuner.prediction.calibration import NO_CALIBRATIONS
@@ -91,8 +92,9 @@ def advance(context: Context, study_id: str, current: StudySnapshot | None = Non
 
 
 def _waits_for_quota(context: Context, snapshot: StudySnapshot, step: Step) -> bool:
-    """Whether a study waits for its sustained run alone, and its project has used up its GPU-seconds of the day."""
-    if not isinstance(step, NewSustainedRun) and RunPurpose.SUSTAINED not in snapshot.waiting_purposes:
+    """Whether a study waits for optional runs alone, and its project has used up its GPU-seconds of the day."""
+    is_planned = isinstance(step, NewSustainedRun | NewRecipeRun | NewRehearsalRun)
+    if not is_planned and snapshot.waiting_purposes.isdisjoint(OPTIONAL_PURPOSES):
         return False
     with context.db.read() as session:
         study = studies.get(session, snapshot.study_id)
@@ -233,20 +235,27 @@ def _trial(session: Session, study: StudyRow, number: int) -> TrialRow:
     return row
 
 
-def _new_result(snapshot: StudySnapshot, newest: StudyResult) -> StudyResult:
+def _new_result(session: Session, snapshot: StudySnapshot, newest: StudyResult) -> StudyResult:
     """Result of a study whose final comparison has ended with `newest`. A confirmed result of an earlier comparison
-    stays where this one decided nothing.
+    stays where this one decided nothing against it.
     """
+    earlier = snapshot.earlier_result
+    if earlier is None:
+        return newest
     answer = snapshot.answer(newest)
-    result = newest if answer is newest else kept_answer.kept(answer, newest)
-    return keep_confirmation(snapshot.earlier_result, result)
+    if answer is not newest:
+        return keep_confirmation(earlier, kept_answer.kept(answer, newest))
+    recorded = study_recommendations.newest_of_study(session, snapshot.study_id)
+    decided_at = None if recorded is None else recorded.created_at
+    return keep_confirmation(earlier, kept_answer.with_replaced(newest, earlier, decided_at))
 
 
 def _fail_study(session: Session, study: StudyRow, step: Fail, now: datetime) -> None:
     # An extended study has an earlier result. Where its new trials contradict that result, it must not stand beside the
     # failure; an error of the planner says nothing against it.
-    if step.reason.code not in _SAYS_NOTHING_OF_TRIALS:
+    if step.reason.code not in _SAYS_NOTHING_OF_TRIALS and study.result is not None:
         study.result = None
+        withdrawal.withdraw_contradicted(session, study, f"its study was extended and failed: {step.reason.text}", now)
     transitions.end_study(session, study, StudyState.FAILED, step.reason, now)
     log.warning("study failed: %s", step.reason.sentence, extra={"study": study.id})
 
@@ -299,7 +308,7 @@ def apply_step(
                 study.explain(step.reason)
             log.info("search ended, comparing finalists: %s", step.final_comparison, extra=extra)
         case Complete():
-            study.result = _new_result(snapshot, step.result)
+            study.result = _new_result(session, snapshot, step.result)
             transitions.end_study(session, study, StudyState.COMPLETE, step.reason, now)
             record.record_result(context, session, study, now)
             if snapshot.sustained_obstacle is not SustainedObstacle.CANCELLED:

@@ -29,7 +29,12 @@ from shardtune.tuner.verdict.recipes.comparison import RecipeObservation
 from shardtune.tuner.verdict.run_load import RunLoad
 from shardtune.tuner.verdict.whole_steps import WHOLE_STEP_BLOCK
 from shardtune.tuner.verdict.winner.resume_check import ResumeRun
-from shardtune.tuner.verdict.winner.sustained_run import OBSTACLE_TEXTS, SustainedObstacle, SustainedRun
+from shardtune.tuner.verdict.winner.sustained_run import (
+    OBSTACLE_REMEDIES,
+    OBSTACLE_TEXTS,
+    SustainedObstacle,
+    SustainedRun,
+)
 
 
 @dataclass(frozen=True)
@@ -82,7 +87,8 @@ class StudySnapshot:
     resume_runs: tuple[ResumeRun, ...] = ()
     """Resume checks of the study (train, save, resume from the checkpoint), in order of time."""
     sustained_runs: tuple[SustainedRun, ...] = ()
-    """Sustained runs of the study (long runs after the verdict), in order of time."""
+    """Sustained runs of the study (long runs after the verdict), in order of time. Failed ones from before an extension
+    are left out, so that the extended study tries again."""
     recipe_runs: tuple[RecipeObservation, ...] = ()
     """Runs that compare other recipes (numerical formats and optimizers) with the study's answer, in order of time.
     Runs from before the present final comparison are left out.
@@ -95,7 +101,7 @@ class StudySnapshot:
     """Whether a live worker supports resume checks (train, save, resume from the checkpoint)."""
     sustained_obstacle: SustainedObstacle | None = None
     """Circumstance that prevents the sustained run (long run after the verdict) now, so that the study completes without
-    it."""
+    it. Unless it is `NO_WORKER`, it prevents the other optional runs, too."""
     has_recipe_worker: bool = True
     """Whether a live worker supports runs that compare recipes (numerical formats and optimizers)."""
     has_rehearsal_worker: bool = True
@@ -122,7 +128,21 @@ class StudySnapshot:
         obstacle = self.sustained_obstacle
         if obstacle is None or obstacle is SustainedObstacle.NO_WORKER:
             return None
-        return OBSTACLE_TEXTS[obstacle]
+        remedy = OBSTACLE_REMEDIES.get(obstacle)
+        return OBSTACLE_TEXTS[obstacle] if remedy is None else f"{OBSTACLE_TEXTS[obstacle]}; {remedy}"
+
+    def without_open_optional_runs(self) -> "StudySnapshot":
+        """Copy of the snapshot in which the study's unfinished optional runs do not exist. The study must have no other
+        unfinished run.
+        """
+        return replace(
+            self,
+            sustained_runs=tuple(run for run in self.sustained_runs if not run.state.is_open),
+            recipe_runs=tuple(run for run in self.recipe_runs if not run.state.is_open),
+            rehearsal_runs=tuple(run for run in self.rehearsal_runs if not run.state.is_open),
+            has_waiting_run=False,
+            has_open_run=False,
+        )
 
     @property
     def has_work(self) -> bool:
@@ -142,8 +162,8 @@ class StudySnapshot:
         is_possible = {
             RunPurpose.RESUME_CHECK: self.has_resume_worker,
             RunPurpose.SUSTAINED: self.sustained_obstacle is None,
-            RunPurpose.RECIPE: self.has_recipe_worker,
-            RunPurpose.REHEARSAL: self.has_rehearsal_worker,
+            RunPurpose.RECIPE: self.has_recipe_worker and self.why_no_optional_runs is None,
+            RunPurpose.REHEARSAL: self.has_rehearsal_worker and self.why_no_optional_runs is None,
         }
         return is_possible[purpose]
 
@@ -202,7 +222,9 @@ def read_study(
         ),
         final_comparison_cost=(validation_count, validation_gpu_seconds),
         resume_runs=tuple(_resume_run(run) for run in runs if run.purpose == RunPurpose.RESUME_CHECK),
-        sustained_runs=tuple(_sustained_run(run) for run in runs if run.purpose == RunPurpose.SUSTAINED),
+        sustained_runs=tuple(
+            _sustained_run(run) for run in runs if run.purpose == RunPurpose.SUSTAINED and not run.comparison_round
+        ),
         recipe_runs=tuple(
             _recipe_run(run)
             for run in runs

@@ -33,6 +33,13 @@ from shardtune.service.http.errors import NotFound
 from shardtune.service.process.context import Context
 from shardtune.service.recommendations.target_report import report_confirmation
 
+_WHY_KEPT = {
+    Verdict.TOO_BUSY: "the machine was too busy to compare again",
+    Verdict.UNDECIDED: "the new comparison was undecided",
+    Verdict.NOT_FASTER: "the new comparison found its candidate not faster, which does not outweigh the confirmed answer",
+}
+"""Reason why an extended study keeps its confirmed result, by the verdict of its newest final comparison."""
+
 
 @dataclass(frozen=True)
 class DecidedBy:
@@ -58,7 +65,7 @@ def record_result(context: Context, session: Session, study: StudyRow, now: date
     if study.system_study is not None:
         return
     row = lock_target(session, study, now)
-    if _is_kept(session, row, study, now):
+    if _is_kept(context, session, row, study, now):
         return
     recommendation = add_proposal(session, row, study, study.result, now)
     if needs_approval(context, study) or row.is_pinned:
@@ -84,18 +91,23 @@ def record_result(context: Context, session: Session, study: StudyRow, now: date
         record_decision(session, row, recommendation, DecisionAction.KEPT, SERVICE, reason, now)
 
 
-def _is_kept(session: Session, row: TuningTargetRow, study: StudyRow, now: datetime) -> bool:
-    """Whether an extended study keeps its earlier confirmed result because its newest final comparison decided nothing.
-    The recommendation of that result then stays as it is, and the history says why.
+def _is_kept(context: Context, session: Session, row: TuningTargetRow, study: StudyRow, now: datetime) -> bool:
+    """Whether an extended study keeps its earlier confirmed result because its newest final comparison decided nothing
+    against it.
+    The recommendation of that result then stays, and the history says why. It gets the study's newest projection
+    (prediction for a larger cluster), unless a person approves recommendations or has pinned it.
     """
     if study.result is None or study.result.newest_verdict is study.result.verdict:
         return False
     recommendation = study_recommendations.newest_of_study(session, study.id)
     if recommendation is None:
         return False
-    is_busy = study.result.newest_verdict is Verdict.TOO_BUSY
-    reason = f"extended, and {'the machine was too busy to compare again' if is_busy else 'the new comparison was undecided'}"
+    reason = f"extended, and {_WHY_KEPT[study.result.newest_verdict]}"
     record_decision(session, row, recommendation, DecisionAction.INCONCLUSIVE, SERVICE, reason, now)
+    answer, projection = recommendation.answer, study.result.projection
+    if projection != answer.result.projection and not (needs_approval(context, study) or row.is_pinned):
+        result = answer.result.model_copy(update={"projection": projection})
+        recommendation.answer = answer.model_copy(update={"result": result})
     row.version += 1
     return True
 

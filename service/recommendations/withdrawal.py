@@ -7,9 +7,11 @@ from sqlalchemy.orm import Session
 from shardtune.api_schemas.notifications.events import EventType
 from shardtune.api_schemas.recommendations.best import DecisionAction, RecommendationState
 from shardtune.db.queries import best
-from shardtune.db.queries.recommendations import history
+from shardtune.db.queries.recommendations import history, study_recommendations
 from shardtune.db.tables.best import RecommendationRow, TuningTargetRow
-from shardtune.service.recommendations.record import DecidedBy, make_current, notify, record_decision
+from shardtune.db.tables.studies import StudyRow
+from shardtune.service.recommendations.record import SERVICE, DecidedBy, make_current, notify, record_decision
+from shardtune.service.recommendations.target_report import take_back_confirmation
 
 
 def withdraw(session: Session, recommendation: RecommendationRow, by: DecidedBy, reason: str, now: datetime) -> None:
@@ -18,6 +20,10 @@ def withdraw(session: Session, recommendation: RecommendationRow, by: DecidedBy,
     assert row is not None, recommendation.id
     earlier = None
     if row.recommended_id == recommendation.id:
+        # An earlier result of the same study is no better: the study itself was deleted or is contradicted.
+        for retired in study_recommendations.retired_recommendations(session, recommendation.study_id):
+            retired.state = RecommendationState.REJECTED
+        session.flush()
         earlier = history.previous_recommendation(session, row)
         _make_current_instead(session, row, earlier, now)
     # Rejected, not retired: a later rollback must not bring it back.
@@ -28,6 +34,22 @@ def withdraw(session: Session, recommendation: RecommendationRow, by: DecidedBy,
         record_decision(session, row, earlier, DecisionAction.ROLLED_BACK, by, reason, now)
         notify(session, EventType.BEST_REPLACED, earlier, now)
     session.flush()
+
+
+def withdraw_contradicted(session: Session, study: StudyRow, reason: str, now: datetime) -> None:
+    """Withdraw the recommendations of an extended study whose new runs contradict its result. A recommendation that an
+    administrator has pinned or approved stays, and its history gives the reason. The caller has locked the study.
+    """
+    for recommendation in study_recommendations.active_recommendations(session, study.id):
+        if is_decided(session, recommendation):
+            row = best.lock(session, recommendation.project_id, recommendation.target_key)
+            assert row is not None, recommendation.id
+            note = f"stays, because an administrator pinned or approved it; {reason}"
+            record_decision(session, row, recommendation, DecisionAction.INCONCLUSIVE, SERVICE, note[:2000], now)
+            row.version += 1
+        else:
+            withdraw(session, recommendation, SERVICE, reason[:2000], now)
+    take_back_confirmation(session, study, now)
 
 
 def is_decided(session: Session, recommendation: RecommendationRow) -> bool:

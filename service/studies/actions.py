@@ -21,7 +21,8 @@ log = logging.getLogger(__name__)
 
 def cancel(context: Context, study_id: str, idempotency: IdempotencyKey = NO_KEY, if_match: str | None = None) -> Study:
     """End a study and take its runs from their workers; an already cancelled study stays unchanged. A study whose
-    answer is known but for its sustained run (one long run after the verdict) completes without that run.
+    answer is known completes without the optional runs that are left, such as its sustained run (one long run after the
+    verdict).
 
     Raises:
         Conflict: the study has ended otherwise.

@@ -71,12 +71,20 @@ def extend(
             # Deleted and restored, it may find that another study was started for its target; only one may be open.
             if best.is_resolved_by_another(session, row):
                 row.resolve_key = None
+            _leave_out_failed_sustained_runs(session, row)
             transitions.reopen_study(row)
         log.info("study extended: %s", row.spec.budget, extra={"study": study_id})
         session.flush()
         study = idempotency.answer(session, study_views(session, [row])[0])
     advance.advance(context, study_id)
     return study
+
+
+def _leave_out_failed_sustained_runs(session: Session, row: StudyRow) -> None:
+    """Let an extended study make its sustained run (one long run of the winner after the verdict) again, if it failed."""
+    for run in leases.failed_runs(session, row.id, RunPurpose.SUSTAINED):
+        # Such a run has no number of a comparison as long as it counts.
+        run.comparison_round = row.comparison_round
 
 
 def why_no_trials(study: Study, more: int, now: datetime) -> str | None:

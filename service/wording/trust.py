@@ -59,7 +59,10 @@ def trust(study: Study, stored: ResultRuns) -> tuple[Trust, ...]:
         reasons += _resume_check(result.resume_check, study.spec.checkpoint_every_s)
     reasons += sustained_speed.reasons(result)
     reasons += [Trust("quiet", study_words.default_comparison(row)) for row in result.against_defaults]
-    return (*reasons, *(Trust("quiet", note) for note in result.notes))
+    # Notes about the request, such as one about its number of trials, say nothing of the answer; the page shows them in
+    # a place of their own, and `tune` prints them at its start.
+    of_request = set(study.warnings)
+    return (*reasons, *(Trust("quiet", note) for note in result.notes if note not in of_request))
 
 
 def _paired_runs(result: StudyResult) -> Trust:

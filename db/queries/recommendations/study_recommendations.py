@@ -64,6 +64,14 @@ def active_recommendations(session: Session, study_id: str) -> Sequence[Recommen
     return session.scalars(query.order_by(RecommendationRow.created_at, RecommendationRow.id)).all()
 
 
+def retired_recommendations(session: Session, study_id: str) -> Sequence[RecommendationRow]:
+    """Return a study's recommendations that another one has replaced, so that a rollback may return to them."""
+    query = select(RecommendationRow).where(
+        RecommendationRow.study_id == study_id, RecommendationRow.state == RecommendationState.RETIRED
+    )
+    return session.scalars(query).all()
+
+
 def studies_without_recommendation(session: Session) -> Sequence[StudyRow]:
     """Return complete studies that have no recommendation, because they ended before the database stored
     recommendations."""

@@ -141,7 +141,9 @@ def _count_runs(
         sustained_runs=sustained.runs if sustained else 0,
         mean_chosen_s=search.mean_chosen / world if search and search.mean_chosen else None,
         repeats_per_run=search.repeats if search else 0.0,
-        has_later_run=any(
+        # After an extension, ended runs of the earlier answer say nothing of the present comparison.
+        has_later_run=(study.result is None and bool(sustained or costs.get((RunPurpose.RESUME_CHECK, 0))))
+        or any(
             time_left.follows_comparison(purpose, is_whole_step=block == WHOLE_STEP_BLOCK)
             for purpose, block in open_runs
         ),

@@ -36,7 +36,8 @@ def unmeasured_text(sustained: SustainedSpeed) -> str:
     """Say why an answer has no sustained speed."""
     if sustained.outcome is SustainedOutcome.FAILED:
         return f"no sustained speed: the long run after the verdict failed ({sustained.reason}); the answer stays"
-    return f"no sustained speed: the long run after the verdict was left out: {sustained.reason}"
+    remedy = "" if sustained.remedy is None else f"; {sustained.remedy}"
+    return f"no sustained speed: the long run after the verdict was left out: {sustained.reason}{remedy}"
 
 
 def speed_text(sustained: SustainedSpeed) -> str:

@@ -7,7 +7,15 @@ from statistics import fmean
 from shardtune.api_schemas.studies.budget import FEWEST_PAIRS
 from shardtune.api_schemas.studies.study import Study
 from shardtune.api_schemas.studies.study_state import StudyPhase
-from shardtune.api_schemas.trials.trial import SEED_ORIGINS, AttemptEnd, RunPurpose, Trial, TrialState
+from shardtune.api_schemas.trials.trial import (
+    OPTIONAL_PURPOSES,
+    SEED_ORIGINS,
+    AttemptEnd,
+    Run,
+    RunPurpose,
+    Trial,
+    TrialState,
+)
 from shardtune.service.wording import study_words
 from shardtune.service.wording.progress import activity_words
 from shardtune.tuner.search.seeds import MAX_SEEDS
@@ -41,14 +49,16 @@ class RunCounts:
     """Number of complete runs of the current final comparison that compare recipes (precisions, optimizers, float8)
     rather than candidates."""
     sustained_runs: int = 0
-    """Number of complete sustained runs (long runs after the verdict)."""
+    """Number of sustained runs (long runs after the verdict) that are over: complete ones, and before the study's first
+    answer also failed ones, which are not repeated."""
     mean_chosen_s: float | None = None
     """Mean seconds of the complete search runs of trials that are no seeds, without their repeated attempts; None
     before the first one is complete."""
     repeats_per_run: float = 0.0
     """Mean number of attempts of a complete search run that were disturbed."""
     has_later_run: bool = False
-    """Whether a run is open that follows the final comparison, such as the resume check: no pair is left then."""
+    """Whether a run that follows the final comparison, such as the resume check, is open or has ended: no pair is left
+    then."""
     is_rehearsing: bool = False
     """Whether a rehearsal of the projection is open: no other run of the study is left then."""
 
@@ -57,6 +67,7 @@ def count_runs(study: Study, trials: Sequence[Trial]) -> RunCounts:
     """Count the runs of a study's trials, and their durations in seconds."""
     search = [(trial, run) for trial, run in activity_words.runs_of(trials, RunPurpose.SEARCH, TrialState.COMPLETE)]
     validation = activity_words.validation_runs(study, trials)
+    sustained = [run for trial in trials for run in trial.runs if run.purpose == RunPurpose.SUSTAINED]
     world = study.cluster.world_size
     timed = [
         (trial, run, run.attempts[-1].gpu_seconds / world)
@@ -75,11 +86,11 @@ def count_runs(study: Study, trials: Sequence[Trial]) -> RunCounts:
         shortest_search_s=min(search_seconds, default=None),
         validation_runs=len(validation),
         recipe_runs=len(activity_words.runs_of_comparison(study, trials, RunPurpose.RECIPE)),
-        sustained_runs=len(activity_words.runs_of(trials, RunPurpose.SUSTAINED, TrialState.COMPLETE)),
+        sustained_runs=sum(_is_over(study, run) for run in sustained),
         mean_validation_s=sum(fresh) / len(fresh) if fresh else None,
         mean_chosen_s=fmean(chosen_seconds) if chosen_seconds else None,
         repeats_per_run=fmean(disturbed_attempts) if disturbed_attempts else 0.0,
-        has_later_run=any(follows_comparison(run.purpose, is_whole_step=run.is_whole_step) for run in open_runs),
+        has_later_run=any(_follows_comparison(study, run) for trial in trials for run in trial.runs),
         is_rehearsing=any(run.purpose == RunPurpose.REHEARSAL for run in open_runs),
     )
 
@@ -87,7 +98,23 @@ def count_runs(study: Study, trials: Sequence[Trial]) -> RunCounts:
 def follows_comparison(purpose: RunPurpose, *, is_whole_step: bool) -> bool:
     """Whether a run takes place only once the pairs of a final comparison have decided. `is_whole_step`: whether it times
     whole steps after the verdict."""
-    return is_whole_step or purpose in (RunPurpose.RESUME_CHECK, RunPurpose.SUSTAINED, RunPurpose.RECIPE)
+    return is_whole_step or purpose in (RunPurpose.RESUME_CHECK, *OPTIONAL_PURPOSES)
+
+
+def _follows_comparison(study: Study, run: Run) -> bool:
+    """Whether a run follows the final comparison, so that no pair is left. Ended runs show that only before the study's
+    first answer: afterwards they may be from before an extension."""
+    if run.state.is_open:
+        return follows_comparison(run.purpose, is_whole_step=run.is_whole_step)
+    # A failed resume check lets the comparison begin anew.
+    passed = run.purpose == RunPurpose.RESUME_CHECK and run.state is TrialState.COMPLETE
+    return study.result is None and (passed or _is_over(study, run))
+
+
+def _is_over(study: Study, run: Run) -> bool:
+    """Whether a run is a sustained run that the study does not make again."""
+    is_failed = study.result is None and run.state in (TrialState.FAILED, TrialState.INFEASIBLE)
+    return run.purpose == RunPurpose.SUSTAINED and (run.state is TrialState.COMPLETE or is_failed)
 
 
 def words(study: Study, trials: Sequence[Trial], elapsed_s: float) -> str:

@@ -160,6 +160,34 @@ def _kept_undecided(rows: Rows, found: re.Match[str]) -> bool:
     return is_after and verdict is Verdict.CONFIRMED and stated == (later.won_pairs, later.pairs)
 
 
+def _kept_not_faster(rows: Rows, found: re.Match[str]) -> bool:
+    later, verdict = rows.result.later_not_faster, rows.result.verdict
+    paired = {int(found["trial"]), int(found["baseline"])}
+    runs = [
+        run
+        for run in rows.runs
+        if run.purpose == RunPurpose.VALIDATION and run.comparison_round > rows.round and rows.number(run) in paired
+    ]
+    stated = (*(int(found[name]) for name in ("trial", "baseline", "count", "quiet")), found["ratio"])
+    figures = (later.trial_number, later.baseline_number, later.pairs, later.undisturbed_pairs, f"{later.ratio:.2f}")
+    is_other = paired != {rows.result.best.trial_number, rows.baseline}
+    return (
+        verdict is Verdict.CONFIRMED
+        and stated == figures
+        and 2 * later.pairs <= len(runs)
+        and ("other configurations" in found[0]) is is_other
+    )
+
+
+def _replaced_confirmation(rows: Rows, found: re.Match[str]) -> bool:
+    earlier, verdict = rows.result.confirmed_before, rows.result.verdict
+    runs = [run for run in rows.runs if run.purpose == RunPurpose.VALIDATION and run.comparison_round < rows.round]
+    stated = tuple(int(found[name]) for name in ("trial", "baseline", "count", "quiet"))
+    figures = (earlier.trial_number, earlier.baseline_number, earlier.pairs, earlier.undisturbed_pairs)
+    is_before = 2 * earlier.pairs <= len(runs) and found["ratio"] == f"{earlier.ratio:.2f}" and earlier.ratio > 1
+    return verdict is not Verdict.CONFIRMED and stated == figures and is_before
+
+
 def _left_out(rows: Rows, found: re.Match[str]) -> bool:
     return int(found["count"]) <= len(rows.pairs(is_even=False))
 
@@ -349,6 +377,12 @@ _CHECKS: dict[str, Callable[[Rows, re.Match[str]], bool]] = {
     r"(?P<disturbed>\d+) of (?P<count>\d+) (?P<kind>runs in pairs|search runs) were disturbed; .*": _kept,
     r"the new comparison after the study was extended was undecided, so its confirmed answer stays: "
     r"(no pair of its candidate and the baseline was completed|its candidate won (?P<won>\d+) of (?P<count>\d+) pairs?)": _kept_undecided,
+    r"the new comparison after the study was extended found its candidate not faster, and the confirmed answer stays: "
+    r"trial (?P<trial>\d+) against trial (?P<baseline>\d+), (?P<ratio>[\d.]+)× in (?P<count>\d+) pairs? "
+    r"\((?P<quiet>\d+) undisturbed\); .*": _kept_not_faster,
+    r"an earlier comparison of this study confirmed a gain, and newer runs contradict it: trial (?P<trial>\d+) \(.*\) was "
+    r"confirmed as (?P<ratio>[\d.]+)× as fast as trial (?P<baseline>\d+) by (?P<count>\d+) pairs? "
+    r"\((?P<quiet>\d+) undisturbed\), on .* UTC": _replaced_confirmation,
     r"in the (middle pair|two middle pairs, on average): (?P<one>[\d,.]+) against the baseline's (?P<other>[\d,.]+) tokens/s/GPU, "
     r"which is (?P<ratio>[\d.]+)×": _middle_pair,
     r"medians of all runs(, which need not divide to the gain of the pairs)?: (?P<sides>.*)": _medians,

@@ -56,8 +56,8 @@ class SustainedRunDue:
 
 
 class SustainedObstacle(StrEnum):
-    """Circumstance outside of a study's settings that prevents its sustained run. The answer is known and the run is
-    optional, so the study completes without it."""
+    """Circumstance outside of a study's settings that prevents its sustained run or another optional run. The answer is
+    known, so the study completes without the run."""
 
     NO_WORKER = "no_worker"
     WORKER_ENDS = "worker_ends"
@@ -69,14 +69,25 @@ class SustainedObstacle(StrEnum):
 
 
 OBSTACLE_TEXTS = {
-    SustainedObstacle.NO_WORKER: "no live worker is of a release that knows this run",
-    SustainedObstacle.WORKER_ENDS: "the worker's allocation ends before it could finish; start a worker that has more "
-    "time, or give fewer seconds in budget.sustained_run_s",
-    SustainedObstacle.QUOTA_USED_UP: "the project's GPU-seconds of the day (quota gpu_seconds_per_day) are used up; raise "
-    "the quota, or run the study on another day",
+    SustainedObstacle.NO_WORKER: "no live worker is left that knows this run",
+    SustainedObstacle.WORKER_ENDS: "the worker's allocation ends before it could finish",
+    SustainedObstacle.QUOTA_USED_UP: "the project's GPU-seconds of the day (quota gpu_seconds_per_day) are used up",
     SustainedObstacle.CANCELLED: "the study was cancelled by its user",
 }
-"""Reason for each obstacle, as the answer states it."""
+"""Reason for each obstacle, as the answer states it of every optional run that was left out."""
+OBSTACLE_REMEDIES = {
+    SustainedObstacle.WORKER_ENDS: "start a worker that has more time",
+    SustainedObstacle.QUOTA_USED_UP: "raise the quota, or run the study on another day",
+}
+"""Remedy for each obstacle that the user can remove."""
+_FEWER_SECONDS = "give fewer seconds in budget.sustained_run_s"
+
+
+class _LeftOut(NamedTuple):
+    """Reason why a sustained run is left out, and the remedy if there is one."""
+
+    reason: str
+    remedy: str | None = None
 
 
 class StudySpent(NamedTuple):
@@ -147,18 +158,28 @@ def next_step(
     run = next((run for run in runs if run.trial == best.number and run.state is not TrialState.CANCELLED), None)
     if run is not None and run.state is not TrialState.WAITING:
         return _as_speed(run, result, best, compared_on)
-    if obstacle is not None:
-        return _unmeasured(result, SustainedOutcome.LEFT_OUT, OBSTACLE_TEXTS[obstacle])
-    reason = _why_left_out(best, spec, cluster, spent, seconds)
-    return SustainedRunDue() if reason is None else _unmeasured(result, SustainedOutcome.LEFT_OUT, reason)
+    # The settings first: an obstacle that a later optional run of the study meets did not prevent this one.
+    left_out = _why_left_out(best, spec, cluster, spent, seconds) or _why_prevented(obstacle)
+    return SustainedRunDue() if left_out is None else _unmeasured(result, SustainedOutcome.LEFT_OUT, *left_out)
+
+
+def _why_prevented(obstacle: SustainedObstacle | None) -> _LeftOut | None:
+    """Reason why an obstacle prevents the sustained run; None without an obstacle."""
+    if obstacle is None:
+        return None
+    remedy = OBSTACLE_REMEDIES.get(obstacle)
+    if obstacle is SustainedObstacle.WORKER_ENDS:
+        remedy = f"{remedy}, or {_FEWER_SECONDS}"
+    return _LeftOut(OBSTACLE_TEXTS[obstacle], remedy)
 
 
 def _why_left_out(
     best: Observation, spec: StudySpec, cluster: Cluster, spent: StudySpent, seconds: float
-) -> str | None:
+) -> _LeftOut | None:
     """Reason why a study makes no sustained run although it should have one; None if it makes it."""
     if spec.model.script is not None:
-        return "a script of your own decides itself how long it trains"
+        return _LeftOut("a script of your own decides itself how long it trains")
+    remedy = f"raise it, or {_FEWER_SECONDS}"
     # What a run takes beside its timed steps is known from the trial's first one.
     needed_s = seconds + (best.measurement.elapsed_s if best.measurement is not None else 0.0)
     budget = spec.budget
@@ -167,24 +188,23 @@ def _why_left_out(
         and spent.gpu_seconds + needed_s * cluster.world_size > budget.max_gpu_seconds
     ):
         left, needed = max(0.0, budget.max_gpu_seconds - spent.gpu_seconds), needed_s * cluster.world_size
-        return (
-            f"budget.max_gpu_seconds ({budget.max_gpu_seconds:g}) leaves {left:,.0f} GPU-seconds, and it takes about "
-            f"{needed:,.0f}; raise it, or give fewer seconds in budget.sustained_run_s"
-        )
+        limit = f"budget.max_gpu_seconds ({budget.max_gpu_seconds:g})"
+        return _LeftOut(f"{limit} leaves {left:,.0f} GPU-seconds, and it takes about {needed:,.0f}", remedy)
     if budget.max_wall_seconds is not None and spent.elapsed_s + needed_s > budget.max_wall_seconds:
         left_s = max(0.0, budget.max_wall_seconds - spent.elapsed_s)
-        return (
-            f"budget.max_wall_seconds ({budget.max_wall_seconds:g}) leaves {left_s:,.0f} s, and it takes about "
-            f"{needed_s:,.0f} s; raise it, or give fewer seconds in budget.sustained_run_s"
-        )
+        limit = f"budget.max_wall_seconds ({budget.max_wall_seconds:g})"
+        return _LeftOut(f"{limit} leaves {left_s:,.0f} s, and it takes about {needed_s:,.0f} s", remedy)
     return None
 
 
-def _unmeasured(result: StudyResult, outcome: SustainedOutcome, reason: str) -> SustainedSpeed:
+def _unmeasured(
+    result: StudyResult, outcome: SustainedOutcome, reason: str, remedy: str | None = None
+) -> SustainedSpeed:
     return SustainedSpeed(
         trial_number=result.best.trial_number,
         outcome=outcome,
         reason=reason,
+        remedy=remedy,
         compared_tokens_per_s_per_gpu=result.best.tokens_per_s_per_gpu,
     )
 

@@ -7,13 +7,22 @@ import pytest
 
 from shardtune.api_schemas.strategies import DdpConfig, TrialConfig
 from shardtune.api_schemas.studies.budget import Budget
+from shardtune.api_schemas.studies.recipes import RecipeRun
 from shardtune.api_schemas.studies.study_state import StudyPhase, StudyState
 from shardtune.api_schemas.trials.trial import TrialState
 from shardtune.service.planning import study_plan
 from shardtune.service.planning.planner_cache import PlannerCache
 from shardtune.service.planning.study_snapshot import StudySnapshot
-from shardtune.service.planning.study_steps import Complete, NewRecipeRun, NewSustainedRun, StartFinalComparison, Step
-from shardtune.tuner.verdict.winner.sustained_run import SustainedObstacle, SustainedRun
+from shardtune.service.planning.study_steps import (
+    Complete,
+    NewRecipeRun,
+    NewSustainedRun,
+    StartFinalComparison,
+    Step,
+    Wait,
+)
+from shardtune.tuner.verdict.recipes.comparison import RecipeObservation
+from shardtune.tuner.verdict.winner.sustained_run import OBSTACLE_TEXTS, SustainedObstacle, SustainedRun
 from tests.support.values.synthetic_studies import CPU, study_of
 from tests.support.values.tuner_inputs import TINY, complete
 
@@ -64,4 +73,28 @@ def test_an_obstacle_completes_the_study_without_further_runs(obstacle: Sustaine
     assert isinstance(step, Complete) and step.result.sustained is not None
     reason = step.result.sustained.reason
     assert step.result.sustained.outcome == "left_out" and reason
-    assert any(reason in note and "bf16-true" in note for note in step.result.notes)
+    assert OBSTACLE_TEXTS[obstacle] in reason
+    assert any(OBSTACLE_TEXTS[obstacle] in note and "bf16-true" in note for note in step.result.notes)
+    assert not any("sustained" in note for note in step.result.notes), "of the sustained run another field speaks"
+
+
+@pytest.mark.parametrize("obstacle", [obstacle for obstacle in SustainedObstacle if obstacle != "no_worker"])
+def test_an_obstacle_completes_a_study_whose_recipe_run_waits(obstacle: SustainedObstacle) -> None:
+    recipe = RecipeObservation(0, RecipeRun(name=None, config=TrialConfig(strategy=DdpConfig())), 1, TrialState.WAITING)
+    ended = SustainedRun(0, TrialState.FAILED)
+    snapshot = replace(
+        answered_study(), sustained_runs=(ended,), recipe_runs=(recipe,), has_waiting_run=True, has_open_run=True
+    )
+    assert isinstance(plan(snapshot), Wait)
+    step = plan(replace(snapshot, sustained_obstacle=obstacle))
+    assert isinstance(step, Complete) and any(OBSTACLE_TEXTS[obstacle] in note for note in step.result.notes)
+    assert step.result.sustained is not None and step.result.sustained.outcome == "failed"
+
+
+def test_a_setting_that_leaves_the_sustained_run_out_stays_the_reason_when_a_recipe_meets_an_obstacle() -> None:
+    snapshot = answered_study()
+    budget = snapshot.spec.budget.model_copy(update={"max_gpu_seconds": 1.0})
+    snapshot = replace(snapshot, spec=snapshot.spec.model_copy(update={"budget": budget}))
+    step = plan(replace(snapshot, sustained_obstacle=SustainedObstacle.QUOTA_USED_UP))
+    assert isinstance(step, Complete) and step.result.sustained is not None
+    assert "max_gpu_seconds (1)" in (step.result.sustained.reason or "")

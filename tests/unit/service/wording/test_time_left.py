@@ -152,6 +152,37 @@ def test_near_the_end_the_time_of_all_pairs_is_no_promise():
     assert time_left.words(study, [timed_runs(12)], 99.0) == "about 20 s left"
 
 
+@pytest.mark.parametrize(
+    ("purpose", "state", "is_known"),
+    [
+        ("sustained", TrialState.COMPLETE, True),
+        ("sustained", TrialState.FAILED, True),
+        ("sustained", TrialState.CANCELLED, False),
+        ("resume_check", TrialState.COMPLETE, True),
+        ("resume_check", TrialState.INFEASIBLE, False),
+    ],
+)
+def test_between_two_runs_after_the_verdict_no_pair_is_left(purpose, state, is_known):
+    study = with_muon_considered(running(8, StudyPhase.FINAL_COMPARISON, final_comparison_runs=62, final_comparison=1))
+    trial = timed_runs(14)
+    ended = trial.model_copy(update={"runs": (*trial.runs, Run(run_id="e", purpose=purpose, state=state))})
+    recipes_alone = "about 60 s left"
+    assert (time_left.words(study, [ended], 99.0) == recipes_alone) is is_known
+    answered = study.model_copy(update={"result": "of an earlier comparison"})
+    assert time_left.words(answered, [ended], 99.0) != recipes_alone, "the run may be older than the extension"
+
+
+def test_a_failed_sustained_run_is_not_awaited_again():
+    study = running(8, StudyPhase.FINAL_COMPARISON, final_comparison_runs=16, final_comparison=1)
+    long = study.spec.budget.model_copy(update={"sustained_run_s": 600.0})
+    study = study.model_copy(update={"spec": study.spec.model_copy(update={"budget": long})})
+    trial = timed_runs(14)
+    failed = Run(run_id="f", purpose="sustained", state=TrialState.FAILED)
+    ended = trial.model_copy(update={"runs": (*trial.runs, failed)})
+    assert "10 min" in time_left.words(study, [trial], 99.0)
+    assert time_left.words(study, [ended], 99.0) == ""
+
+
 def timed_runs(validation_runs: int) -> Trial:
     """A trial whose search run and validation runs took 10 s each."""
     took = Attempt(attempt=1, worker="w", started_at=NOON, finished_at=NOON, end="complete", gpu_seconds=20.0)

@@ -105,6 +105,17 @@ def test_nothing_is_said_of_trials_that_are_not_at_hand() -> None:
     assert [reason.text for reason in reasons] == ["measured in 5 runs, without paired runs"]
 
 
+def test_a_note_about_the_request_is_no_reason_to_trust_the_answer() -> None:
+    study, best = study_of(), contender_of(DDP)
+    of_request, of_result = "budget.max_trials (4): raise it to 8", "no documented default is feasible"
+    result = StudyResult(
+        best=best, baseline=best, speedup=None, verdict=Verdict.UNDECIDED, notes=(of_request, of_result)
+    )
+    reasons = trust(study.model_copy(update={"result": result, "warnings": (of_request,)}), ResultRuns())
+    assert [reason.text for reason in reasons][-1] == of_result
+    assert of_request not in [reason.text for reason in reasons]
+
+
 def test_a_configuration_alone_is_confirmed_by_nothing() -> None:
     tone, text = numerics(DDP, backends=("ddp",))
     assert tone == "warn" and text.startswith("only one configuration was measured")

@@ -1,0 +1,87 @@
+"""An extended study whose new runs leave no answer takes its recommendation with it."""
+
+import pytest
+
+from shardtune.api_schemas.trials.failures import FailureKind
+from tests.support.service.scenarios import ASK, THREE_BACKENDS, best, create, decide
+from tests.support.service.simulated_worker import SimulatedWorker, failure, quietly
+
+
+def out_of_memory(_lease, _task):
+    return failure(FailureKind.OOM, "CUDA out of memory")
+
+
+def read(client, study_id):
+    return client.get(f"/v1/studies/{study_id}").json()
+
+
+def extend(client, study_id, worker, behave, state):
+    worker.behave = behave
+    client.post(f"/v1/studies/{study_id}:extend", json={"add_trials": 1}).raise_for_status()
+    worker.work(200)
+    study = read(client, study_id)
+    assert study["state"] == state, study["reason"]
+    return study
+
+
+def decisions(client, target_key):
+    answer = client.get("/v1/best:history", params={"target_key": target_key}).raise_for_status()
+    return answer.json()["decisions"]
+
+
+@pytest.fixture
+def worker(quick_client):
+    return SimulatedWorker(quick_client, behave=quietly).register()
+
+
+@pytest.fixture
+def study_id(quick_client, worker):
+    study_id = create(quick_client, **THREE_BACKENDS | {"budget": {"max_trials": 4}})
+    worker.work()
+    assert read(quick_client, study_id)["result"]["verdict"] == "confirmed"
+    return study_id
+
+
+def test_nothing_is_recommended_that_later_runs_found_infeasible(quick_client, worker, study_id):
+    served = best(quick_client)
+    failed = extend(quick_client, study_id, worker, out_of_memory, "failed")
+    assert failed["reason_code"] in ("nothing_feasible", "no_agreement") and failed["result"] is None
+    assert quick_client.get("/v1/best", params=ASK).status_code == 404
+    newest = decisions(quick_client, served["target_key"])[0]
+    assert (newest["action"], newest["recommendation_id"]) == ("withdrawn", served["recommendation_id"])
+    assert newest["note"].startswith("its study was extended and failed: ")
+    (row,) = quick_client.get("/v1/recommendations").json()["recommendations"]
+    assert row["state"] == "rejected"
+
+
+def test_an_earlier_result_of_the_same_study_does_not_come_back(quick_client, worker, study_id):
+    extend(quick_client, study_id, worker, quietly, "complete")
+    assert len(quick_client.get("/v1/recommendations").json()["recommendations"]) == 2
+    extend(quick_client, study_id, worker, out_of_memory, "failed")
+    assert quick_client.get("/v1/best", params=ASK).status_code == 404
+    rows = quick_client.get("/v1/recommendations").json()["recommendations"]
+    assert {row["state"] for row in rows} == {"rejected"}
+
+
+def test_the_recommendation_of_another_study_comes_back(quick_client, worker, study_id):
+    served = best(quick_client)
+    faster = create(quick_client, **THREE_BACKENDS | {"budget": {"max_trials": 6}})
+
+    def twice_as_fast(lease, task):
+        run = quietly(lease, task)
+        return run.model_copy(update={"tokens_per_s_per_gpu": 2 * run.tokens_per_s_per_gpu})
+
+    worker.behave = twice_as_fast
+    worker.work()
+    assert best(quick_client)["study_id"] == faster
+    extend(quick_client, faster, worker, out_of_memory, "failed")
+    assert best(quick_client)["recommendation_id"] == served["recommendation_id"]
+
+
+def test_what_an_administrator_pinned_stays_and_its_history_says_why(quick_client, worker, study_id):
+    served = best(quick_client)
+    assert decide(quick_client, served["target_key"], "pin").status_code == 200
+    extend(quick_client, study_id, worker, out_of_memory, "failed")
+    assert best(quick_client)["recommendation_id"] == served["recommendation_id"]
+    newest = decisions(quick_client, served["target_key"])[0]
+    assert newest["action"] == "inconclusive" and newest["note"].startswith("stays, because an administrator pinned")

@@ -111,6 +111,8 @@ def _resolve(request: PlanRequest, name: str, objective: Objective) -> _Kind:
     if request.network is not None:
         bandwidth = networks.gb_per_s_of_node(request.network, request.gpus_per_node)
         cluster = cluster.model_copy(update={"inter_node_gb_per_s": bandwidth})
+    leaves = {"nodes_per_leaf": request.nodes_per_leaf, "oversubscription": request.oversubscription}
+    cluster = cluster.model_copy(update=leaves)
     asked = PredictionRequest(
         model=request.model, cluster=cluster, sequence_length=request.sequence_length, precision=request.precision
     )
@@ -238,6 +240,8 @@ def _notes(request: PlanRequest, kinds: Sequence[_Kind], batch: int, begins: dat
     ]
     if request.network is not None:
         notes.append(networks.network_note(request.network, request.gpus_per_node))
+    leaves = networks.leaf_switches_note(request.nodes_per_leaf, request.oversubscription)
+    notes += [] if leaves is None else [leaves]
     unpriced = [kind.name for kind in kinds if request.price_of(kind.name) is None]
     if not request.prices:
         notes.append("no prices were given: the cheapest row is that of the fewest GPU-hours")

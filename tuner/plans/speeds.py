@@ -20,7 +20,7 @@ from shardtune.tuner.prediction.configs import from_configs
 from shardtune.tuner.prediction.evaluation import Evaluation, evaluate
 from shardtune.tuner.prediction.prediction_request import ResolvedRequest
 from shardtune.tuner.projection.project import project
-from shardtune.tuner.projection.sizes import MeasuredSize, PredictedSize, of_candidates
+from shardtune.tuner.projection.sizes import MeasuredSize, PredictedSize, of_evaluation
 
 _BEST_SIGMA = 0.27
 """Standard deviation of log(measured / predicted) speed for the best of many predictions, from the best published
@@ -99,13 +99,12 @@ class KindSpeeds:
 
     @cached_property
     def _sizes(self) -> list[PredictedSize]:
-        step = self.evaluation.step
-        assert step is not None
-        return of_candidates(self.layouts.candidates, step, self.evaluation.memory, self.cluster.gpus_per_node)
+        return of_evaluation(self.evaluation, self.cluster.gpus_per_node)
 
     def _predicted(self, index: int, speed: float) -> ConfigSpeed:
         spread = math.exp(BAND_DEVIATIONS * _BEST_SIGMA)
-        return ConfigSpeed(index, Band(expected=speed, low=speed / spread, high=speed * spread), "predicted")
+        low = speed / spread / float(self.evaluation.slowness_if_scattered[index])
+        return ConfigSpeed(index, Band(expected=speed, low=low, high=speed * spread), "predicted")
 
     def _project(self, index: int, size: PredictedSize) -> ConfigSpeed:
         projection = project(self.anchors, size)
@@ -149,8 +148,7 @@ def _measured_sizes(resolved: ResolvedRequest, measurements: Sequence[PlanMeasur
         ]
     )
     evaluation = evaluate(resolved.shape, candidates, resolved.workload(max(batches)), resolved.cluster)
-    assert evaluation.step is not None
-    sizes = of_candidates(candidates, evaluation.step, evaluation.memory, resolved.cluster.gpus_per_node)
+    sizes = of_evaluation(evaluation, resolved.cluster.gpus_per_node)
     for size, measurement in zip(sizes, measurements, strict=True):
         yield MeasuredSize.at_speed(size, measurement.tokens_per_s_per_gpu, measurement.peak_gib)
 

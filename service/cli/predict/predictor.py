@@ -133,8 +133,8 @@ def _with_leaf_switches(request: PredictionRequest, options: PredictOptions) -> 
     stated = {name: value for name, value in given.items() if value is not None}
     if not stated:
         return request
-    cluster = prediction_request.cluster_of(request).model_dump() | stated
-    return PredictionRequest.model_validate({**dict(request), "cluster": cluster})
+    cluster = Cluster.model_validate(prediction_request.cluster_of(request).model_dump() | stated)
+    return request.model_copy(update={"cluster": cluster})
 
 
 def _data(options: PredictOptions) -> dict[str, Any] | None:

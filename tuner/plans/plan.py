@@ -165,7 +165,7 @@ def _row(
     request: PlanRequest, kind: _Kind, speeds: KindSpeeds, fastest: ConfigSpeed, count: int, begins: datetime
 ) -> PlanRow | ImpossibleRow:
     goodput = expected_goodput(request.goodput, count)
-    hours = _hours(request, fastest.tokens_per_s_per_gpu, count, goodput.fraction)
+    hours = _hours(request, fastest, count, goodput.fraction)
     if hours is None:
         reason = (
             f"with {request.goodput.failures_per_gpu_hour:g} failures per GPU-hour, {count} GPUs fail before they get on; "
@@ -198,16 +198,17 @@ def _row(
     )
 
 
-def _hours(request: PlanRequest, speed: Band, count: int, goodput: float) -> Band | None:
+def _hours(request: PlanRequest, fastest: ConfigSpeed, count: int, goodput: float) -> Band | None:
     """Expected hours of the run; None if it never ends because failures come faster than it can recover."""
     if goodput <= 0:
         return None
+    speed, scattered = fastest.tokens_per_s_per_gpu, fastest.slowness_if_scattered
     expected = request.tokens / (speed.expected * count * goodput) / 3600.0
     if expected > _MOST_HOURS * 1e6:
         return None
-    spread = math.log(speed.high / speed.low) / 2.0
+    spread = (math.log(speed.high / speed.low) - math.log(scattered)) / 2.0
     width = math.exp(math.hypot(spread, BAND_DEVIATIONS * _OVERHEAD_SIGMA))
-    return Band(expected=expected, low=expected / width, high=expected * width)
+    return Band(expected=expected, low=expected / width, high=expected * width * scattered)
 
 
 def _times(band: Band, factor: float) -> Band:

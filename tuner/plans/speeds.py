@@ -37,6 +37,9 @@ class ConfigSpeed:
     tokens_per_s_per_gpu: Band
     evidence: Evidence
     anchors: tuple[int, ...] = ()
+    slowness_if_scattered: float = 1.0
+    """Factor by which the low end of the band is lower, because neighbouring nodes may be below different leaf
+    switches."""
 
 
 @dataclass(frozen=True)
@@ -103,15 +106,17 @@ class KindSpeeds:
 
     def _predicted(self, index: int, speed: float) -> ConfigSpeed:
         spread = math.exp(BAND_DEVIATIONS * _BEST_SIGMA)
-        low = speed / spread / float(self.evaluation.slowness_if_scattered[index])
-        return ConfigSpeed(index, Band(expected=speed, low=low, high=speed * spread), "predicted")
+        scattered = float(self.evaluation.slowness_if_scattered[index])
+        band = Band(expected=speed, low=speed / spread / scattered, high=speed * spread)
+        return ConfigSpeed(index, band, "predicted", slowness_if_scattered=scattered)
 
     def _project(self, index: int, size: PredictedSize) -> ConfigSpeed:
         projection = project(self.anchors, size)
         speed, measured = projection.tokens_per_s_per_gpu, self._measured_speeds(index, size)
         if not measured:
             band = Band(expected=speed.expected, low=speed.low, high=speed.high)
-            return ConfigSpeed(index, band, "projected", tuple(sorted(set(projection.anchors))))
+            anchors = tuple(sorted(set(projection.anchors)))
+            return ConfigSpeed(index, band, "projected", anchors, projection.slowness_if_scattered)
         # Several measurements at other sizes smooth the projected speed; this one was measured.
         own, ratio = median(measured), speed.high / speed.expected
         return ConfigSpeed(index, Band(expected=own, low=own / ratio, high=own * ratio), "measured", (size.gpus,))

@@ -42,6 +42,9 @@ class Projection:
     band."""
     seconds_per_rank: float = 0.0
     """Seconds by which each further rank lengthens a step; 0 where the measured sizes show no such growth."""
+    slowness_if_scattered: float = 1.0
+    """Factor by which the low end of the speed's band is lower, because neighbouring nodes may be below different leaf
+    switches."""
     verdict: Literal["projected"] = "projected"
 
 
@@ -79,17 +82,18 @@ def project(anchors: Sequence[MeasuredSize], target: PredictedSize, error: Struc
         seconds = target.seconds * math.exp(_slowness_of_others(used, target) + error.drift * doublings)
     spread = math.exp(error.half_width(doublings, len(unseen), open_width))
     # Nobody stated where the job's nodes will be. The low end is that of nodes without a neighbour below their leaf switch.
-    lowest = spread * (target.slowness_if_scattered if "uplinks" in unseen else 1.0)
+    scattered = target.slowness_if_scattered if "uplinks" in unseen else 1.0
     speed = target.tokens_per_gpu / seconds
     return Projection(
         gpus=target.gpus,
-        tokens_per_s_per_gpu=ProjectedValue(speed, speed / lowest, speed * spread),
+        tokens_per_s_per_gpu=ProjectedValue(speed, speed / spread / scattered, speed * spread),
         memory_gib=_memory(used, target, doublings, bool(same)),
         doublings=doublings,
         open_width=open_width,
         anchors=tuple(size.predicted.gpus for size in used),
         unseen=unseen,
         seconds_per_rank=term.per_rank_s if term is not None else 0.0,
+        slowness_if_scattered=scattered,
     )
 
 

@@ -68,8 +68,15 @@ def target_cluster(cluster: Cluster, target: Target) -> Cluster:
             "inter_node_gb_per_s": target.inter_node_gb_per_s
             or cluster.inter_node_gb_per_s
             or _usual_network(cluster, per_node),
+            **_leaf_switches(cluster, target),
         }
     )
+
+
+def _leaf_switches(cluster: Cluster, target: Target) -> dict[str, float | None]:
+    """Fields of the target's leaf switches: those that the target states, or else those of the study's cluster."""
+    stated = cluster if target.nodes_per_leaf is None else target
+    return {"nodes_per_leaf": stated.nodes_per_leaf, "oversubscription": stated.oversubscription}
 
 
 def target_rates(measured: MeasuredHardware | None, cluster: Cluster, target: Target) -> MeasuredHardware | None:
@@ -105,6 +112,9 @@ def _complete(target: Target, cluster: Cluster) -> Target:
 def _check_kind(target: Target, cluster: Cluster) -> None:
     if target.gpu is None or _kind(target.gpu) == _kind(cluster.gpu):
         return
+    if _kind(cluster.gpu) in catalogue.names():
+        # A name of no kind or of several, such as a100 beside A100-SXM4-80GB, is another mistake than another kind.
+        catalogue.find(target.gpu, "target.gpu")
     raise ValueError(
         f"target.gpu ({target.gpu!r}) is not the cluster's kind ({cluster.gpu}): trials on one kind say nothing about "
         "another; leave it out, run the study on that kind, or compare kinds with `shardtune plan`"
@@ -136,6 +146,8 @@ def _check_stated_network(target: Target, cluster: Cluster) -> None:
         raise ValueError(f"{field} ({stated:g}) is of no use for CPU ranks, whose network is gloo's; leave it out")
     if stated is not None and target.nodes == 1:
         raise ValueError(f"{field} ({stated:g}) needs more than one node; leave it out")
+    if target.nodes_per_leaf is not None and target.nodes == 1:
+        raise ValueError(f"target.nodes_per_leaf ({target.nodes_per_leaf}) needs more than one node; leave it out")
 
 
 def _check_network(target: Target, cluster: Cluster, measured: MeasuredHardware | None) -> None:

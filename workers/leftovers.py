@@ -1,5 +1,5 @@
-"""Folders in a work directory that nothing uses any more: those of killed measurements of the hardware, and compilers'
-caches for processors or releases that no worker on this folder has any more."""
+"""Folders that nothing uses any more: in a work directory those of killed measurements of the hardware, and compilers' caches for
+processors or releases that no worker on this folder has any more; in a shared folder the checkpoints of killed workers."""
 
 import contextlib
 import os
@@ -12,6 +12,9 @@ UNUSED_CACHE_S = 90 * 86400.0
 """Seconds without a use after which a cache of compiled code is removed: what it holds can be compiled again."""
 _MEASUREMENT_S = 3600.0
 """Age in seconds of a measurement's folder that no live measurement has: its ranks end after five minutes."""
+
+_CHECKPOINT_S = 86400.0
+"""Age in seconds of a checkpoint in a shared folder that no live resume check has: its run would be over its deadline."""
 
 
 def mark_used(folder: Path) -> None:
@@ -26,6 +29,17 @@ def remove(work_dir: Path) -> None:
     """Remove what killed measurements have left in a work directory, and its unused caches of compiled kernels."""
     remove_unused(work_dir.glob("hardware-*/"), _MEASUREMENT_S)
     remove_unused(work_dir.glob("torchinductor-*/"), UNUSED_CACHE_S)
+
+
+def remove_checkpoints(shared_dir: Path, name: str) -> None:
+    """Remove checkpoints that killed workers have left in a shared folder: those of earlier attempts at the run that the
+    checkpoint `name` (run and attempt) belongs to, and those that are older than any resume check."""
+    run, _, attempt = name.rpartition("-")
+    if run and attempt.isdecimal():
+        # The service gives out a run again only after the earlier lease, with which its ranks have ended.
+        earlier = [shared_dir / f"{run}-{number}" for number in range(int(attempt))]
+        remove_unused((folder for folder in earlier if folder.is_dir()), 0.0)
+    remove_unused(shared_dir.glob("*/"), _CHECKPOINT_S)
 
 
 def remove_unused(folders: Iterable[Path], unused_s: float) -> None:

@@ -67,6 +67,9 @@ class DeviceSeen(Schema):
     """Driver errors of the GPU during the run (numbers of NVIDIA's Xid catalogue)."""
     uncorrected_ecc: int | None = None
     """Number of uncorrected memory errors of the GPU during the run; None if the device has no ECC."""
+    recovery_action: Annotated[int | None, Since(2, may_be_dropped=True)] = Field(default=None, examples=[1])
+    """Recovery action that the driver asked for during the run and not before it (`nvmlDeviceGpuRecoveryAction_t`: 1 is a
+    reset of the GPU, 2 a reboot); 0 if it asked for none. None if the driver does not tell, as drivers before 570."""
     lost: Annotated[Text | None, Since(2, may_be_dropped=True)] = Field(default=None, examples=["GPU is lost"])
     """Error of the driver (NVML) if the GPU did not answer any more at the end of the run, such as `GPU is lost`; None
     if it answered."""
@@ -83,7 +86,7 @@ class DeviceSeen(Schema):
     @property
     def is_quiet(self) -> bool:
         """Whether the GPU was undisturbed during the run: no foreign processes, no throttling and no errors."""
-        has_errors = self.xids or self.uncorrected_ecc or self.lost
+        has_errors = self.xids or self.uncorrected_ecc or self.recovery_action or self.lost
         return not (self.foreign_processes or self.throttled_fraction or has_errors)
 
 

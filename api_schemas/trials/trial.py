@@ -4,7 +4,7 @@ search, more for validation); an attempt is one lease of a run to a worker."""
 from collections.abc import Iterable
 from datetime import datetime
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from pydantic import Field
 
@@ -262,6 +262,9 @@ class Rejection(Schema):
     and from the errors of earlier predictions on this fingerprint (hardware and software). If offloading needs too much
     host memory, the memory that all ranks of a node would need of it; `reason` says so."""
     available_gib: float
+    memory_of: Literal["rank", "host"] | None = Field(default=None, examples=["rank"])
+    """Owner of the memory that is too small: each rank, or a host, whose ranks share it. None if an earlier release rejected
+    the configuration."""
     reason: str
     """Description of the configuration, then the memory that it needs and the largest terms of it."""
 

@@ -101,6 +101,8 @@ def speedup(compared: Speedup | None, study_id: str) -> RowTable:
 def rejected_row(rejection: Rejection) -> AnswerRow:
     """Return the row of a configuration that was predicted not to fit."""
     source = "least memory that one rank would need, with 99 % probability"
+    if rejection.memory_of == "host":
+        source = "memory of the host that all its ranks would need"
     return AnswerRow(
         cells(
             configuration=rejection.config.describe(),

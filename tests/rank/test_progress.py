@@ -1,6 +1,5 @@
 """Progress notes of a rank during long phases, and the arithmetic of its figures."""
 
-import contextlib
 import errno
 import gc
 import importlib
@@ -8,7 +7,6 @@ import json
 import sys
 import time
 from pathlib import Path
-from typing import NoReturn
 
 import pytest
 
@@ -20,22 +18,8 @@ from shardtune.workers.rank import __main__ as cold_rank
 from shardtune.workers.rank import device, main, trial_dir
 from shardtune.workers.rank.measure import speed_check
 from shardtune.workers.rank.training import user_script, wrap
+from tests.support.ranks.progress_notes import NotedInTime, end_after_notes
 from tests.support.ranks.tiny_tasks import tiny_task
-
-
-class _NotedInTime(Exception):
-    pass
-
-
-def end_after_notes(folder: Path) -> NoReturn:
-    """Take as long as three notes of progress do, then end what follows."""
-    stamps, until_s = set[int](), time.monotonic() + 10
-    while len(stamps) < 3:
-        assert time.monotonic() < until_s, "no note of progress"
-        with contextlib.suppress(FileNotFoundError):
-            stamps.add((folder / "progress.json").stat().st_mtime_ns)
-        time.sleep(0.005)
-    raise _NotedInTime
 
 
 def test_a_long_build_or_compilation_is_no_standstill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,7 +39,7 @@ def test_ranks_that_wait_for_their_peers_do_not_stand_still(tmp_path: Path, monk
     monkeypatch.setattr("shardtune.workers.rank.mesh.join", lambda *_: end_after_notes(tmp_path))
     monkeypatch.setattr(trial_dir, "_TICK_S", 0.01)
     attempt = main.RankAttempt(tmp_path, 0, wrap.make_trainer, device.of_kind)
-    with pytest.raises(_NotedInTime):
+    with pytest.raises(NotedInTime):
         attempt.run(tiny_task({"kind": "ddp"}, ranks=1))
     assert Progress.model_validate_json((tmp_path / "progress.json").read_text()).phase == "starting"
 
@@ -67,7 +51,7 @@ def test_a_cold_rank_does_not_stand_still_while_it_imports(tmp_path: Path, monke
     monkeypatch.setattr(trial_dir, "_TICK_S", 0.01)
     monkeypatch.setattr(importlib, "import_module", lambda _: end_after_notes(tmp_path))
     try:
-        with pytest.raises(_NotedInTime):
+        with pytest.raises(NotedInTime):
             cold_rank.main()
     finally:
         gc.enable()
@@ -160,7 +144,7 @@ def test_the_user_s_own_model_may_take_long_to_build(tmp_path: Path, monkeypatch
     monkeypatch.setattr(trial_dir, "_TICK_S", 0.01)
     task = tiny_task({"kind": "ddp"}, ranks=1)
     attempt = main.RankAttempt(tmp_path, 0, wrap.make_trainer, device.of_kind)
-    with pytest.raises(_NotedInTime):
+    with pytest.raises(NotedInTime):
         attempt.write_model_summary(ModelSummaryTask(model=task.model, workload=task.workload))
 
 

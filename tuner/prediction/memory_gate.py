@@ -1,6 +1,8 @@
 """Memory gate: rejects a configuration before it runs, only if by the predictor's own error it is very unlikely to
 fit."""
 
+from typing import Literal
+
 from shardtune.api_schemas.base import GIB
 from shardtune.api_schemas.formatting import memory
 from shardtune.api_schemas.machines.hardware import Cluster
@@ -52,7 +54,9 @@ def reject_if_too_large(
         rank_name = "GPU" if cluster.device == "cuda" else "CPU rank"
         limit = f"{memory(free)} ({memory(cluster.memory_gib)} less {objective.memory_headroom:.0%} headroom)"
         text = f"{_format_bytes(need)}, at the least {_format_bytes(least)}: {_describe_largest_terms(table, calibration.factor)}"
-        return _build_rejection(config, least, free, f"each {rank_name} is predicted to hold {text}; it has {limit}")
+        return _build_rejection(
+            config, least, free, "rank", f"each {rank_name} is predicted to hold {text}; it has {limit}"
+        )
     on_node = float(table.host[0]) * cluster.gpus_per_node
     if cluster.device == "cuda" and on_node > cluster.host_memory_gib * GIB:
         without = candidate.with_values(pinned_optimizer=0, pinned_parameters=0)
@@ -62,6 +66,7 @@ def reject_if_too_large(
             config,
             on_node,
             cluster.host_memory_gib,
+            "host",
             f"offloading needs {_format_bytes(on_node)} of host memory on each node "
             f"({cluster.gpus_per_node} ranks × {_format_bytes(float(table.host[0]))}); it has {memory(cluster.host_memory_gib)}"
             + _pinning_note(pageable * cluster.gpus_per_node, on_node),
@@ -73,6 +78,7 @@ def reject_if_too_large(
             config,
             on_node,
             cluster.host_memory_gib,
+            "host",
             f"CPU ranks keep offloaded inputs in the memory that they share: {cluster.gpus_per_node} ranks × "
             f"({_format_bytes(least)} and {_format_bytes(inputs)} of inputs) need {_format_bytes(on_node)}; the node has "
             f"{memory(cluster.host_memory_gib)}",
@@ -117,7 +123,13 @@ def _describe_largest_terms(table: MemoryTable, factor: float) -> str:
     return ", ".join([*parts, f"other {_format_bytes(remaining * factor)}"] if remaining > 0 else parts)
 
 
-def _build_rejection(config: TrialConfig, needed_bytes: float, free: float, reason: str) -> Rejection:
+def _build_rejection(
+    config: TrialConfig, needed_bytes: float, free: float, memory_of: Literal["rank", "host"], reason: str
+) -> Rejection:
     return Rejection(
-        config=config, needed_gib=needed_bytes / GIB, available_gib=free, reason=f"{config.describe()}: {reason}"
+        config=config,
+        needed_gib=needed_bytes / GIB,
+        available_gib=free,
+        memory_of=memory_of,
+        reason=f"{config.describe()}: {reason}",
     )

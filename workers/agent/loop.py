@@ -78,6 +78,8 @@ class Agent:
             DiskFull, LaunchFailed, RanksAlive, DevicesUnfit: this machine cannot run trials; the agent leases no more.
         """
         self._idle.restart()
+        # First: a killed agent's checkpoint may be what fills the disk, without whose space no run begins.
+        prune(self._workplace.work_dir, self._settings.keep_trials, self._settings.keep_failed)
         self._check_answered(self._session.register(self._inventory))
         while not self._interrupt:
             # Before leasing: a machine that cannot work must not turn every trial it is given into a failure.

@@ -9,6 +9,7 @@ from pathlib import Path
 from shardtune.api_schemas.access import private_folder
 from shardtune.api_schemas.machines.conditions import Conditions
 from shardtune.api_schemas.trials.leases import ResumeTask, Task
+from shardtune.workers import leftovers
 from shardtune.workers.agent.failures import first_failure
 from shardtune.workers.agent.supervise import RanksEnd, RunLimits, supervise
 from shardtune.workers.clock import now_s
@@ -39,6 +40,8 @@ def run_to_end(
     checkpoint = (
         None if task.cluster.nodes == 1 else _require_shared(shared_dir, task.cluster.nodes) / directory.path.name
     )
+    if checkpoint is not None:
+        leftovers.remove_checkpoints(checkpoint.parent, checkpoint.name)
     try:
         return _run_both_phases(launcher, directory, _launch(ranks, checkpoint), limits, interrupted)
     finally:

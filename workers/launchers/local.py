@@ -11,6 +11,7 @@ from shardtune.workers.launchers.base import LostProcess, Observer, Prepared, Ra
 from shardtune.workers.launchers.cold import RANK_COMMAND, ColdLauncher
 from shardtune.workers.launchers.fork_server import FORK_SERVER_COMMAND, ForkServerLauncher, ForkUnsafe
 from shardtune.workers.launchers.processes import DYING_S, kill_tagged
+from shardtune.workers.launchers.silent_work import SilentWork
 from shardtune.workers.trial_dir import TrialDir
 
 log = logging.getLogger(__name__)
@@ -43,6 +44,7 @@ class LocalLauncher:
         server_command, rank_command = commands
         self._environment, self._launch_tag, self._observer = environment, launch_tag, observer
         self._launched: tuple[Path, Launch] | None = None
+        self._silent_work = SilentWork(launch_tag)
         self._conditions = Conditions()
         self._cold = ColdLauncher(environment, launch_tag, rank_command, dying_s)
         self._current: ColdLauncher | ForkServerLauncher = (
@@ -85,6 +87,7 @@ class LocalLauncher:
     def launch(self, directory: Path, launch: Launch) -> None:
         """Start the ranks of a launch on this machine."""
         self._launched, self._conditions = (directory, launch), Conditions()
+        self._silent_work = SilentWork(self._launch_tag)
         if self._observer is not None:
             self._observer.begin()
         # Before any rank starts: one that waits for such a lock would load what the killed build did not finish.
@@ -106,8 +109,10 @@ class LocalLauncher:
         return launch.model_copy(update={"environment": variables})
 
     def wait(self, timeout_s: float) -> None:
-        """Wait until a rank has started or ended, or until the timeout."""
+        """Wait until a rank has started or ended, or until the timeout. Ranks that work and cannot say so make progress."""
         self._current.wait(timeout_s)
+        if self._launched is not None:
+            self._silent_work.renew_progress(TrialDir(self._launched[0]))
 
     def kill(self) -> None:
         """End the ranks, and collect the host's conditions (such as load and throttling) since the launch."""

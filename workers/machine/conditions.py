@@ -20,6 +20,7 @@ from shardtune.api_schemas.trials.measurements import Measurement
 from shardtune.api_schemas.trials.rank_reports import RankReport
 from shardtune.api_schemas.trials.rehearsals import RehearsalReport
 from shardtune.api_schemas.trials.resume_check import ResumeMeasurement
+from shardtune.workers.clock import now_s
 from shardtune.workers.launch import Launch
 from shardtune.workers.machine import device_health, plausibility
 from shardtune.workers.machine.device_health import Fault, GpuObservation
@@ -69,15 +70,25 @@ class HostObserver:
         """Conditions on the host (such as load and throttling) since `begin` was called. Call this once the ranks have
         ended and their reports are in the trial directory."""
         after = HostCounters.now()
-        looks = self._watch.between(self._before.at_s, after.at_s) if self._watch else []
         ranks = range(launch.first_rank, launch.first_rank + launch.ranks)
         reports = [TrialDir(directory).report(rank) for rank in ranks]
+        looks = self._looks(after.at_s, reports)
         kills = oom_kills() - self._kills
         conditions = observe(self._before, after, looks, reports, host=self._host, ranks=ranks, kills=kills)
         if self._processes is None or not conditions.foreign_cpu_cores:
             return conditions
         programs = self._processes.until(ProcessTimes.now(), os.sched_getaffinity(0))
         return conditions.model_copy(update={"foreign_programs": programs})
+
+    def _looks(self, ended_s: float, reports: Sequence[RankReport | None]) -> list[GpuObservation]:
+        """Observations of the GPUs in the run, which has ended at `ended_s`; after a failure with the next one, because a
+        rank dies of a driver's error sooner than the watch tells of it."""
+        if self._watch is None:
+            return []
+        if all(report is not None and report.status == "complete" for report in reports):
+            return self._watch.between(self._before.at_s, ended_s)
+        self._watch.await_look(ended_s)
+        return self._watch.between(self._before.at_s, now_s())
 
 
 def observe(

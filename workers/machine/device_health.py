@@ -35,12 +35,17 @@ _BAD_XIDS = _BROKEN_XIDS | _NVLINK5_XIDS | {63, 92, 94, 157, 159, 160, 161, 167,
 high rate of corrected errors, contained ECC, memory that cannot be retired, CHI, retired channels, and errors of PCIe, SEC2,
 C2C and memory for which the catalogue names no action (names: `nverror.h` of driver 595).
 
-Other Xids are faults of a program (13, 31, 43, 45, 109 …) or notices (154, 162 to 166, 168, 170, 174, 176). NVIDIA does not agree
-with itself on 109 (timeout of a context switch): a program's fault in its device plugin for Kubernetes, a reset in the catalogue.
+Other Xids are faults of a program (13, 31, 43, 45 …) or notices (162 to 166, 168, 170, 174, 176). 154 says that the recovery
+action has changed, in either direction; the action itself is read from NVML.
 """
+_UNSETTLED_XIDS = frozenset({109})
+"""Xids that need a reset on some GPUs. 109 is the timeout of a context switch: the catalogue wants a reset, NVIDIA's device plugin
+for Kubernetes takes it for a program's fault. Drivers from 570 on decide by the recovery action that they ask for ("Xid 154
+linkage" in the catalogue). Where the driver tells none, the catalogue holds."""
 _RECOVERY_ACTIONS = {
     1: "reset it (`nvidia-smi --gpu-reset`)",
     2: "reboot the machine",
+    3: "end programs that use it, turn persistence mode off (`nvidia-smi -pm 0`), then reset it (`nvidia-smi --gpu-reset`)",
     4: "end all programs on it and reset it (`nvidia-smi --gpu-reset`)",
     5: "recover its IMEX domain",
     6: "reset its PCIe bus",
@@ -48,6 +53,7 @@ _RECOVERY_ACTIONS = {
 }
 """Remedies by the recovery action that the driver asks for (`nvmlDeviceGpuRecoveryAction_t`; 0 is none). The driver knows the
 details of Xids, and asks also after Xids that are unknown here."""
+_LOOK = "look at `nvidia-smi -q`"
 _DRAIN_P2P = 3
 """Recovery action that means to end all traffic between GPUs. Once it has ended, the driver states another action."""
 _SLACK_BYTES = 256 << 20
@@ -101,7 +107,7 @@ def broken_devices(look: GpuObservation) -> list[str]:
     """GPUs that must not be used any more, each described with reason and remedy."""
     problems = []
     for device in look.devices:
-        fatal_xids = sorted(_BROKEN_XIDS.intersection(device.xids))
+        fatal_xids = _judged(_BROKEN_XIDS, device.xids, device.recovery_action)
         if device.lost:
             problems.append(f"GPU {device.uuid} does not answer ({device.lost}); look at `dmesg`, then reset or reboot")
         elif device.remap_failed:
@@ -109,13 +115,19 @@ def broken_devices(look: GpuObservation) -> list[str]:
         elif device.remap_pending:
             problems.append(f"GPU {device.uuid} has memory rows to remap; reset it (`nvidia-smi --gpu-reset`)")
         elif fatal_xids:
-            problems.append(
-                f"GPU {device.uuid} reported Xid {', '.join(map(str, fatal_xids))}; reset it or take it out"
-            )
+            problems.append(f"GPU {device.uuid} reported Xid {fatal_xids}; reset it or take it out")
         elif device.recovery_action and device.recovery_action != _DRAIN_P2P:
-            remedy = _RECOVERY_ACTIONS.get(device.recovery_action, "look at `nvidia-smi -q`")
-            problems.append(f"GPU {device.uuid} asks for recovery action {device.recovery_action}: {remedy}")
+            action = device.recovery_action
+            problems.append(
+                f"GPU {device.uuid} asks for recovery action {action}: {_RECOVERY_ACTIONS.get(action, _LOOK)}"
+            )
     return problems
+
+
+def _judged(bad_xids: frozenset[int], xids: Sequence[int], recovery_action: int | None) -> str:
+    """Bad Xids among those that a GPU reported, as text; unsettled ones are bad if the driver tells no recovery action."""
+    bad = bad_xids | _UNSETTLED_XIDS if recovery_action is None else bad_xids
+    return ", ".join(map(str, sorted(bad.intersection(xids))))
 
 
 def occupied_devices(look: GpuObservation, base_bytes: Mapping[str, int]) -> list[str]:
@@ -134,8 +146,8 @@ def occupied_devices(look: GpuObservation, base_bytes: Mapping[str, int]) -> lis
             problems.append(f"GPU {device.uuid} holds {over / GIB:.2f} GiB more than before the first run")
         elif device.recovery_action == _DRAIN_P2P:
             problems.append(
-                f"GPU {device.uuid} waits for the end of traffic between GPUs (recovery action {_DRAIN_P2P}); end programs that "
-                "use it, turn persistence mode off (`nvidia-smi -pm 0`), then reset it (`nvidia-smi --gpu-reset`)"
+                f"GPU {device.uuid} waits for the end of traffic between GPUs (recovery action {_DRAIN_P2P}); "
+                f"{_RECOVERY_ACTIONS[_DRAIN_P2P]}"
             )
     return problems
 
@@ -177,8 +189,18 @@ def _device_summary(
         temperature_c=max((device.temperature_c for device in later if device.temperature_c is not None), default=None),
         xids=tuple(last.xids[len(first.xids) :]),
         uncorrected_ecc=new_errors,
+        recovery_action=_new_recovery_action(first, later),
         lost=last.lost[:200] if last.lost else None,
     )
+
+
+def _new_recovery_action(first: DeviceObservation, later: Sequence[DeviceObservation]) -> int | None:
+    """Last recovery action that the driver asked for during a run and not before it; 0 if it asked for none, None if it
+    never told."""
+    actions = [device.recovery_action for device in later if device.recovery_action is not None]
+    if not actions:
+        return None
+    return next((action for action in reversed(actions) if action not in (0, first.recovery_action)), 0)
 
 
 def _fraction(looks: Iterable[bool]) -> float | None:
@@ -197,9 +219,12 @@ def find_fault(devices: Sequence[DeviceSeen]) -> Fault | None:
     """GPU fault that makes the run's result unusable; None if no GPU has such a fault."""
     # A throttled GPU is no fault: the service repeats the run once, and lets a machine that always throttles answer.
     for device in devices:
-        xids = sorted(_BAD_XIDS.intersection(device.xids))
-        if xids:
-            return Fault(f"GPU {_name_of(device)} reported Xid {', '.join(map(str, xids))} during the run", True)
+        if xids := _judged(_BAD_XIDS, device.xids, device.recovery_action):
+            return Fault(f"GPU {_name_of(device)} reported Xid {xids} during the run", True)
+        # The driver asks after errors that are unknown here, too.
+        if action := device.recovery_action:
+            asked = f"asked for recovery action {action} in the run: {_RECOVERY_ACTIONS.get(action, _LOOK)}"
+            return Fault(f"GPU {_name_of(device)} {asked}", True)
         # The driver need not report an Xid for it.
         if device.lost:
             return Fault(f"GPU {_name_of(device)} did not answer after the run ({device.lost})", True)

@@ -26,6 +26,8 @@ _KEPT = 4 * 3600
 """Maximum number of GPU observations that are kept. Even the longest run produces fewer."""
 _RELEASE_S = 3.0
 """Seconds that the driver may take to release GPU memory that this worker's own ranks held."""
+_NEXT_S = 3.0
+"""Seconds to wait for the next GPU observation; there is one a second."""
 _FRESH_S = 15.0
 """Age in seconds above which the last GPU observation is too old to be used."""
 
@@ -117,6 +119,12 @@ class DeviceWatch:
         for device in look.devices:
             used = device.memory_used_bytes
             self._base_bytes[device.uuid] = min(used, self._base_bytes.get(device.uuid, used))
+
+    def await_look(self, after_s: float) -> None:
+        """Wait until there is an observation of the GPUs after the time `after_s`, for three periods of the watch at most."""
+        until_s = now_s() + _NEXT_S
+        while now_s() < until_s and not any(look.at_s > after_s for look in list(self._observations)[-1:]):
+            time.sleep(0.02)
 
     def between(self, begin_s: float, end_s: float) -> list[GpuObservation]:
         """Last GPU observation before the time `begin_s`, and all observations from then until the time `end_s`."""

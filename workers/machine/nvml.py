@@ -84,7 +84,8 @@ def report(nvml: Any = pynvml) -> dict[str, Any]:
         "rejection": _rejection(setting, nvml.nvmlDeviceGetCount(), len(handles))
         if not chosen
         else unsupported_hardware.instance(setting)
-        or unsupported_hardware.slices([uuids[index] for index in chosen if index in sliced]),
+        or unsupported_hardware.slices([uuids[index] for index in chosen if index in sliced])
+        or unsupported_hardware.compute_mode({uuids[index]: _compute_mode(handles[index], nvml) for index in chosen}),
     }
 
 
@@ -133,6 +134,11 @@ def _is_sliced(handle: Any, nvml: Any) -> bool:
     """Whether the GPU is in MIG mode, in which CUDA can use only one slice of the GPU."""
     mode = _query(lambda: nvml.nvmlDeviceGetMigMode(handle)[0], nvml)
     return bool(mode == pynvml.NVML_DEVICE_MIG_ENABLE)
+
+
+def _compute_mode(handle: Any, nvml: Any) -> int | None:
+    """Compute mode of a GPU, which says how many processes CUDA lets use it; None if the GPU has none."""
+    return _query(lambda: nvml.nvmlDeviceGetComputeMode(handle), nvml)
 
 
 def _has_memory(handle: Any, nvml: Any) -> bool:

@@ -2,7 +2,7 @@
 silently uses CPU ranks instead."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 _NO_DEVICE = ("", "-1", "none", "void", "NoDevFiles")
@@ -51,6 +51,8 @@ _DRIVER_REMEDIES = (
 )
 """Texts that occur in error messages of torch 2.13 at its first CUDA call, each with the remedy for this error. CUDA's
 error codes are listed in `driver_types.h`."""
+_EXCLUSIVE_THREAD, _PROHIBITED, _EXCLUSIVE_PROCESS = 1, 2, 3
+"""Compute modes (`nvmlComputeMode_t` in `nvml.h`) that are not the default one."""
 REMEDY = "To tune CPU ranks on this machine, set CUDA_VISIBLE_DEVICES=''"
 
 
@@ -113,6 +115,25 @@ def instance(visible: str | None) -> str | None:
 def slices(uuids: Sequence[str]) -> str | None:
     """Reason why GPUs in MIG mode cannot be used; None if no GPU is in MIG mode."""
     return _mig_problem(f"GPU {', '.join(uuids)} is in MIG mode") if uuids else None
+
+
+def compute_mode(modes: Mapping[str, int | None]) -> str | None:
+    """Reason why GPUs cannot be used in their compute modes, given by UUID; None if they can. A single GPU may be in exclusive
+    mode, because its rank is its only process."""
+    prohibited = [uuid for uuid, mode in modes.items() if mode == _PROHIBITED]
+    if prohibited:
+        return (
+            f"GPU {', '.join(prohibited)} is in compute mode Prohibited, in which CUDA lets no process use it. Set the default "
+            f"mode (`nvidia-smi -c 0`), or choose other GPUs with CUDA_VISIBLE_DEVICES. {REMEDY}"
+        )
+    exclusive = [uuid for uuid, mode in modes.items() if mode in (_EXCLUSIVE_THREAD, _EXCLUSIVE_PROCESS)]
+    # One rank for each GPU has failed as well (NVIDIA/nccl-tests 369, pytorch-image-models 1033): CUDA calls a GPU busy.
+    if exclusive and len(modes) > 1:
+        return (
+            f"GPU {', '.join(exclusive)} is in compute mode Exclusive_Process, in which ranks on several GPUs fail. Set the default "
+            f"mode (`nvidia-smi -c 0`), or choose one GPU with CUDA_VISIBLE_DEVICES. {REMEDY}"
+        )
+    return None
 
 
 def shared_memory(names: Sequence[str]) -> str | None:

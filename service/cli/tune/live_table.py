@@ -11,6 +11,7 @@ from shardtune.api_schemas.formatting import counted
 from shardtune.api_schemas.studies.study import Study
 from shardtune.api_schemas.studies.study_state import StudyPhase
 from shardtune.api_schemas.trials.trial import Rejection, Trial, TrialState
+from shardtune.service.cli.tune.comparison_lines import ComparisonLines
 from shardtune.service.wording import disambiguate, study_words
 from shardtune.service.wording.progress import activity_words, time_left
 
@@ -24,11 +25,14 @@ _LINES_AROUND_TABLE = 10
 
 
 class LiveView:
-    """Progress view that redraws one table in place."""
+    """Progress view that redraws one table in place. Pairs of runs, and runs that are kept although they were disturbed, stand
+    above it, as they do in plain lines."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self._live = Live(console=console, refresh_per_second=4, transient=False)
+        self._comparison = ComparisonLines(self.say)
+        self._has_shown = False
 
     def __enter__(self) -> "LiveView":
         self._live.start()
@@ -39,6 +43,11 @@ class LiveView:
 
     def show(self, study: Study, trials: Sequence[Trial], rejections: Sequence[Rejection], elapsed_s: float) -> None:
         """Draw the current state of the study."""
+        if not self._has_shown and any(study_words.is_done(trial) for trial in trials):
+            self._comparison.skip_earlier(study, trials)
+        self._has_shown = True
+        self._comparison.write_kept(study, trials)
+        self._comparison.write_pairs(study, trials)
         self._live.update(render(study, trials, rejections, elapsed_s, self._console.height - _LINES_AROUND_TABLE))
 
     def say(self, line: str) -> None:

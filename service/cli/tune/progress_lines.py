@@ -5,8 +5,9 @@ from collections.abc import Callable, Iterator, Sequence
 from shardtune.api_schemas.studies.study import Study
 from shardtune.api_schemas.studies.study_state import StudyPhase
 from shardtune.api_schemas.trials.trial import Attempt, AttemptEnd, Rejection, Run, RunPurpose, Trial, TrialState
+from shardtune.service.cli.tune.comparison_lines import ComparisonLines
 from shardtune.service.wording import disambiguate, study_words
-from shardtune.service.wording.progress import activity_words, kept_runs, pair_lines, time_left
+from shardtune.service.wording.progress import activity_words, kept_runs, time_left
 
 _MOST_REJECTIONS = 3
 
@@ -27,11 +28,8 @@ class LineView:
         self._rehearsals: set[str] = set()
         self._recipe_runs: set[str] = set()
         self._disturbed: set[tuple[str, int]] = set()
-        self._kept: set[str] = set()
-        self._is_disturbance_lasting = False
         self._is_advised = False
-        self._pairs: set[tuple[int, int]] = set()
-        self._has_ended = False
+        self._comparison = ComparisonLines(write)
         self._waits: set[tuple[str, int, int]] = set()
         self._reason: str | None = None
 
@@ -53,7 +51,7 @@ class LineView:
         if self._phase is None and any(study_words.is_done(trial) for trial in trials):
             self._summarize_earlier(study, trials, rejections)
         self._print_disturbed(trials)
-        self._print_kept(study, trials)
+        self._comparison.write_kept(study, trials)
         for trial in trials:
             if self._states.get(trial.number) is not trial.state:
                 self._states[trial.number] = trial.state
@@ -75,7 +73,7 @@ class LineView:
             self._write(advice)
         self._print_waits(trials)
         self._print_validation_runs(study, trials, elapsed_s)
-        self._print_pairs(study, trials)
+        self._comparison.write_pairs(study, trials)
         self._print_whole_steps(study, trials)
         self._print_resume_checks(trials)
         self._print_sustained_runs(study, trials)
@@ -92,20 +90,6 @@ class LineView:
                     f"{figure} tokens/s/GPU{_kept_mark(study, trials, trial, run)}{_time_left_note(study, trials, elapsed_s)}"
                 )
 
-    def _print_pairs(self, study: Study, trials: Sequence[Trial]) -> None:
-        new = [
-            (block, line)
-            for block, line in pair_lines.pair_lines(study, trials).items()
-            if (study.final_comparison, block) not in self._pairs
-        ]
-        for block, line in new:
-            self._pairs.add((study.final_comparison, block))
-            self._write(line)
-        end = pair_lines.end_of_pairs(study)
-        if end is not None and not self._has_ended:
-            self._has_ended = True
-            self._write(end)
-
     def _print_disturbed(self, trials: Sequence[Trial]) -> None:
         # A disturbed attempt stays in the run's history; the set makes its line appear once.
         for trial, run, attempt in _disturbed_attempts(trials):
@@ -114,19 +98,6 @@ class LineView:
                 name = f"{study_words.run_name(run.purpose)} of trial {trial.number}, attempt {attempt.attempt}"
                 cause = f" ({attempt.failure_message})" if attempt.failure_message else ""
                 self._write(f"disturbed, does not count: {name}{cause}")
-
-    def _print_kept(self, study: Study, trials: Sequence[Trial]) -> None:
-        """Print the first of several runs that are kept for the same lasting reason; the others only have a mark."""
-        for trial, run in kept_runs.ended_runs(trials):
-            if run.run_id in self._kept:
-                continue
-            self._kept.add(run.run_id)
-            kept = kept_runs.kept_run(study, trials, trial, run)
-            if kept is None:
-                self._is_disturbance_lasting = False
-            elif kept.is_lasting and not self._is_disturbance_lasting:
-                self._is_disturbance_lasting = True
-                self._write(kept.line)
 
     def _print_waits(self, trials: Sequence[Trial]) -> None:
         """Print which programs a run waits for until its machine is quiet. The line is printed when the run begins to
@@ -202,8 +173,7 @@ class LineView:
         self._states = {trial.number: trial.state for trial in done}
         self._confirmed = {run.run_id for _, run in activity_words.validation_runs(study, trials)}
         self._disturbed = {(run.run_id, attempt.attempt) for _, run, attempt in _disturbed_attempts(trials)}
-        self._kept = {run.run_id for _, run in kept_runs.ended_runs(trials)}
-        self._pairs = {(study.final_comparison, block) for block in pair_lines.pair_lines(study, trials)}
+        self._comparison.skip_earlier(study, trials)
         self._rejected = len(rejections)
         confirmed = f" and {len(self._confirmed)} validation runs" if self._confirmed else ""
         self._write(f"{len(done)} trial{'s' * (len(done) != 1)}{confirmed} ended earlier")

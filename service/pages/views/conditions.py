@@ -141,6 +141,10 @@ def _device(device: DeviceSeen) -> list[tuple[str, str]]:
         sentences.append(("quiet", f"{name}: {', '.join(figures)}"))
     if device.lost:
         sentences.append(("bad", f"{name}: did not answer after the run ({device.lost})"))
+    if device.recovery_action:
+        sentences.append(
+            ("bad", f"{name}: the driver asked for recovery action {device.recovery_action} (`nvidia-smi -q`)")
+        )
     if device.xids or device.uncorrected_ecc:
         sentences.append(
             (

@@ -191,6 +191,7 @@ int nvmlDeviceGetApplicationsClock(Device device, int kind, unsigned *value) { r
 int nvmlDeviceGetMaxClockInfo(Device device, int kind, unsigned *value) { return nvmlDeviceGetApplicationsClock(device, kind, value); }
 int nvmlDeviceGetCurrentClocksEventReasons(Device device, u64 *value) { return number(device, "reasons", value); }
 int nvmlDeviceGetClockInfo(Device device, int kind, unsigned *value) { (void)kind; return small(device, "clock_now", value); }
+int nvmlDeviceGetComputeMode(Device device, unsigned *value) { return small(device, "compute_mode", value); }
 int nvmlDeviceGetPowerUsage(Device device, unsigned *value) { return small(device, "power_now", value); }
 int nvmlDeviceGetTemperature(Device device, int kind, unsigned *value) { (void)kind; return small(device, "temperature", value); }
 

@@ -17,7 +17,8 @@ _IO = Path("/proc/self/io")
 
 class ActivityMeter:
     """Meter that says whether this process or a process below it has worked. One thread must make all calls, because
-    the work of this thread does not count. It cannot run while a call keeps Python's interpreter lock."""
+    the work of this thread does not count. While a call keeps Python's interpreter lock it cannot run, and the launcher looks at the
+    rank instead (`launchers.silent_work`)."""
 
     def __init__(self) -> None:
         self._last: _Reading | None = None

@@ -1,5 +1,7 @@
 """Micro batches of a rank: which samples it trains on in a step, with the whole step's micro batches or fewer."""
 
+import contextlib
+from collections.abc import Callable
 from typing import Any
 
 from shardtune.api_schemas.trials.short_steps import ShortSteps, copied_samples
@@ -12,10 +14,17 @@ class MicroBatches:
     """Maker of this rank's micro batches. Each contains whole samples, even if the rank trains on only a part of each
     sample (context parallelism)."""
 
-    def __init__(self, setting: TrainingSetup, step: Step | None) -> None:
+    def __init__(
+        self,
+        setting: TrainingSetup,
+        step: Step | None,
+        while_first: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
+    ) -> None:
         """Prepare the maker. `step` makes the batches. It is None if a user's script makes its own; every step then
-        gets an empty list."""
+        gets an empty list. `while_first` makes a context for the first step's batches, for which the user's code may
+        load its data."""
         self._setting, self._source = setting, step
+        self._while_first: Callable[[], contextlib.AbstractContextManager[None]] | None = while_first
 
     @property
     def are_own(self) -> bool:
@@ -43,11 +52,16 @@ class MicroBatches:
     def _make(self, step: int, count: int, copies: int) -> list[Any]:
         if self._source is None:
             return []
+        context, self._while_first = self._while_first or contextlib.nullcontext, None
+        with context():
+            return self._made_by(self._source, step, count, copies)
+
+    def _made_by(self, source: Step, step: int, count: int, copies: int) -> list[Any]:
         setting, size = self._setting, self._setting.task.config.micro_batch
         device, plan = setting.context.device, setting.task.workload.sample_plan
         if plan is not None:
             split = setting.split
             parts = [plan.samples(step, split, setting.data_rank, micro) for micro in range(count)]
-            return [self._source.make_batch(step, part, device) for part in parts]
+            return [source.make_batch(step, part, device) for part in parts]
         slots = [data.micro_batch_indices(setting.data_rank, size, count, i) for i in range(count)]
-        return [self._source.make_batch(step, copied_samples(part, copies), device) for part in slots]
+        return [source.make_batch(step, copied_samples(part, copies), device) for part in slots]

@@ -64,8 +64,9 @@ class Loop(StepLoop):
             OverLimitError: some rank took more memory than the task allows.
         """
         for step in range(self._plan.parity_steps):
+            batches = self._micro_batches.of_recorded_step(self._step, self._short)
             with self._while_compiling():
-                yield from self._record_step(self._micro_batches.of_recorded_step(self._step, self._short))
+                yield from self._record_step(batches)
             self._report_progress("warming_up")
             if step == PROFILED_STEPS - 1:
                 self._require_memory_limit(meter.end_of_profiled_steps())

@@ -3,7 +3,7 @@
 import contextlib
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
 import torch
@@ -44,7 +44,7 @@ class StepLoop:
         """Prepare the loop at step 0; `step` makes the batches, and is None if a user's script makes its own."""
         self._checksum = checksum
         self._setting = setting
-        self._micro_batches = MicroBatches(setting, step)
+        self._micro_batches = MicroBatches(setting, step, self._while_loading)
         self._progress = progress
         self._step = 0
         self.skipped = SkippedSteps(self._place, scales_loss=self._task.workload.precision.scales_loss)
@@ -80,6 +80,16 @@ class StepLoop:
     def _end_step(self) -> None:
         self._step += 1
         self._garbage.end_step()
+
+    @contextlib.contextmanager
+    def _while_loading(self) -> Iterator[None]:
+        """Context in which the first batches are made, for which an entry point may load and tokenize its data. That is
+        progress, and no time of a step."""
+        with self._progress.refreshed(Progress(phase="building", step=self._step)):
+            yield
+        # From here on, a busy processor is no progress: a hang may keep it busy.
+        self._progress.write(Progress(phase="warming_up", step=self._step))
+        self.begin_clock()
 
     def _while_compiling(self) -> contextlib.AbstractContextManager[None]:
         """Context in which the progress file is written regularly while a first step compiles, because no step ends

@@ -77,7 +77,7 @@ def run(
         run_steps(loop.warm_up(_WATCHED), recorder.watched(built.trainer))
     moment = recorder.finish()
     run_steps(loop.warm_up(task.warmup_steps), built.trainer)
-    profiler = _profiled(loop, task.steps, NamedTrainer(built.trainer), place)
+    profiler = _profiled(loop, task.steps, NamedTrainer(built.trainer), place, progress)
     (folder / TRACES).mkdir(exist_ok=True)
     with progress.refreshed(Progress(phase="finishing", step=task.warmup_steps + task.steps)):
         profiler.export_chrome_trace(str(folder / TRACES / f"rank_{place.rank}.json.gz"))
@@ -94,7 +94,9 @@ def run(
     )
 
 
-def _profiled(loop: "TraceLoop", steps: int, trainer: "NamedTrainer", place: RankContext) -> profile:
+def _profiled(
+    loop: "TraceLoop", steps: int, trainer: "NamedTrainer", place: RankContext, progress: ProgressFile
+) -> profile:
     """Trace the steps and return the profiler. If the loss scale skips a step, all are traced again, and the profiler
     is that of the last try.
 
@@ -106,9 +108,13 @@ def _profiled(loop: "TraceLoop", steps: int, trainer: "NamedTrainer", place: Ran
         profiler = profile(activities=_activities(place), record_shapes=True)
         profiler.start()
         run_steps(loop.record(steps), trainer)
-        profiler.stop()
+        # It collects the events of all threads, which takes minutes for a long trace. Both this and the export keep Python's
+        # interpreter lock (torch 2.13), so that only the launcher sees their work (`launchers.silent_work`).
+        with progress.refreshed(Progress(phase="finishing")):
+            profiler.stop()
         if loop.is_traced:
             return profiler
+        progress.write(Progress(phase="warming_up"))
 
 
 def _activities(place: RankContext) -> list[ProfilerActivity]:

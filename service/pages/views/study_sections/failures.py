@@ -67,7 +67,14 @@ def least_needed_gib(rejected: Sequence[Rejection], usable_gib: float) -> float 
 def lacks_host_memory(rejected: Sequence[Rejection], usable_gib: float) -> bool:
     """Whether any of these configurations was rejected because its host, not each rank, has too little memory.
     `usable_gib`: memory that a rank may use."""
-    return any(rejection.available_gib != usable_gib for rejection in rejected)
+    return any(_is_of_host(rejection, usable_gib) for rejection in rejected)
+
+
+def _is_of_host(rejection: Rejection, usable_gib: float) -> bool:
+    if rejection.memory_of is not None:
+        return rejection.memory_of == "host"
+    # Earlier releases did not record it. A host that has just what a rank may use cannot be told from the rank.
+    return rejection.available_gib != usable_gib
 
 
 def _disturbed_searches(study: Study, points: Sequence[TrialPoint]) -> int:

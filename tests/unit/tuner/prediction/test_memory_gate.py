@@ -27,6 +27,7 @@ def verdict(strategy, cluster, model="llama-2-70b", calibration=None):
 def test_70b_does_not_fit_on_80_gib_where_weights_are_replicated(strategy, nodes):
     rejection = verdict(strategy, gpus(nodes))
     assert rejection is not None and rejection.needed_gib > rejection.available_gib == 76
+    assert rejection.memory_of == "rank"
 
 
 @pytest.mark.parametrize(
@@ -43,7 +44,7 @@ def test_70b_on_8_gpus_needs_offload_and_a_host_that_holds_it():
     assert verdict(sharded, gpus()) is not None and verdict(ZeroConfig(stage=3), gpus()) is not None
     assert verdict(offloaded, gpus()) is None and verdict(zero, gpus()) is None
     rejected = verdict(offloaded, gpus(host_memory_gib=512))
-    assert rejected is not None and "host memory" in rejected.reason
+    assert rejected is not None and "host memory" in rejected.reason and rejected.memory_of == "host"
 
 
 def test_the_margin_is_the_predictors_own_error():

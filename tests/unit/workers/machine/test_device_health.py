@@ -130,7 +130,7 @@ def test_the_recovery_action_of_the_driver_is_recorded_if_it_knows_one(status, a
     assert device["recovery_action"] == action
 
 
-@pytest.mark.parametrize("xid", [13, 31, 43, 45, 109, 147, 148, 154, 162])
+@pytest.mark.parametrize("xid", [13, 31, 43, 45, 147, 148, 154, 162])
 def test_what_a_faulty_program_raises_does_not_break_the_device(xid):
     assert broken_devices(GpuObservation(at_s=0, devices=[DeviceObservation(uuid="GPU-1", xids=[xid])])) == []
     assert find_fault(summarize_devices(over_a_run({}, {"xids": [xid]}), ())) is None

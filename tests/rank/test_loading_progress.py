@@ -1,0 +1,71 @@
+"""What a rank does before its first step, and what its profiler does after the last one, is noted as progress."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from shardtune.api_schemas.trials.progress import Progress
+from shardtune.workers.rank import trial_dir
+from shardtune.workers.rank.training import trace
+from shardtune.workers.rank.training.batches import MicroBatches
+from shardtune.workers.rank.training.step_loop import StepLoop
+from tests.support.ranks.progress_notes import NotedInTime, end_after_notes
+from tests.support.ranks.tiny_tasks import tiny_task
+
+
+def loop_of(folder: Path, make_batch: Any) -> StepLoop:
+    """Loop over a task's steps on one rank, whose batches are made by this function."""
+    context = SimpleNamespace(device="cpu", world_size=1)
+    setting = SimpleNamespace(task=tiny_task({"kind": "ddp"}, ranks=1), context=context, accumulation=2, data_rank=0)
+    step = SimpleNamespace(make_batch=make_batch)
+    return StepLoop(lambda: (None, None), setting, step, trial_dir.ProgressFile(folder, 0))  # type: ignore[arg-type]
+
+
+def progress_in(folder: Path) -> Progress:
+    return Progress.model_validate_json((folder / "progress.json").read_text())
+
+
+def test_the_first_batch_may_take_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An entry point that tokenizes its data at the first batch was ended for lack of progress."""
+    monkeypatch.setattr(trial_dir, "_TICK_S", 0.01)
+    loop = loop_of(tmp_path, lambda *_: end_after_notes(tmp_path))
+    with pytest.raises(NotedInTime):
+        loop._micro_batches.of_step(0)
+    assert progress_in(tmp_path).phase == "building"
+
+
+def test_loading_ends_with_the_first_batches_and_is_no_time_of_a_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step that seems to take minutes would let a run that hangs later live ten times as long."""
+    loop = loop_of(tmp_path, lambda *_: "batch")
+    loop._reported_at_s -= 300
+    assert loop._micro_batches.of_step(0) == ["batch", "batch"]
+    assert progress_in(tmp_path).phase == "warming_up"
+    loop._step = 1
+    loop._report_progress("warming_up")
+    assert (progress_in(tmp_path).step_s or 0) < 60
+    (tmp_path / "progress.json").unlink()
+    loop._micro_batches.of_step(1)
+    assert not (tmp_path / "progress.json").exists(), "only the first batches are loading"
+
+
+def test_batches_of_a_script_are_no_end_of_its_loading(tmp_path: Path) -> None:
+    def fail() -> Any:
+        raise AssertionError("the script still loads")
+
+    assert MicroBatches(SimpleNamespace(accumulation=2), None, fail).of_step(0) == []  # type: ignore[arg-type]
+
+
+def test_the_profiler_may_take_long_to_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trial_dir, "_TICK_S", 0.01)
+    profiler = SimpleNamespace(start=lambda: None, stop=lambda: end_after_notes(tmp_path))
+    monkeypatch.setattr(trace, "profile", lambda **_: profiler)
+    loop: Any = SimpleNamespace(record=lambda _: iter(()), is_traced=True)
+    trainer: Any = SimpleNamespace()
+    place: Any = SimpleNamespace(is_cuda=False)
+    with pytest.raises(NotedInTime):
+        trace._profiled(loop, 1, trainer, place, trial_dir.ProgressFile(tmp_path, 0))
+    assert progress_in(tmp_path).phase == "finishing"

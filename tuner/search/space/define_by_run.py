@@ -269,7 +269,7 @@ class DefineByRun:
         if knob not in self.limits:
             return 1
         # `TrialConfig` and `Fsdp2Config` explain why ranks that share a sample or a model do not compile.
-        if self.limits.requires("compile", True):
+        if self._needs_budget or self.limits.requires("compile", True):
             sizes, variant, why_not = (1,), "compiled", "compile (true) excludes it"
         elif self.requires_deepcompile(beside=knob, value=1):
             sizes, variant = (1,), "compiled"

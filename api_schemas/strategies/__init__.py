@@ -6,7 +6,7 @@ from pydantic import model_validator
 from shardtune.api_schemas.knobs import declarations
 from shardtune.api_schemas.strategies.base import Checkpointing, GradSync, checkpointing_words
 from shardtune.api_schemas.strategies.ddp import DdpConfig
-from shardtune.api_schemas.strategies.fields import activation_offload, mlp_slices
+from shardtune.api_schemas.strategies.fields import activation_offload, memory_budget, mlp_slices
 from shardtune.api_schemas.strategies.fields.offload import Offload
 from shardtune.api_schemas.strategies.fsdp1 import Fsdp1Config
 from shardtune.api_schemas.strategies.fsdp2 import Fsdp2Config
@@ -44,6 +44,12 @@ class TrialConfig(LossFields):
             activation_offload.check(self.activation_checkpointing, compiling_field, self.strategy.stages)
         tensor = self.strategy.model_parallel // self.strategy.stages
         mlp_slices.check(self.mlp_slices, compiling_field, tensor, self.strategy.stages)
+        memory_budget.check(
+            self.activation_memory_budget,
+            self.activation_checkpointing,
+            self.compile,
+            gathers_in_blocks=isinstance(self.strategy, ZeroConfig) and self.strategy.stage == 3,
+        )
         if self.has_chunked_loss and self.strategy.compiles:
             raise ValueError(
                 "loss ('chunked') with deepcompile (true) would compile the head's own backward, which nobody has tried; "
@@ -94,6 +100,10 @@ class TrialConfig(LossFields):
     def compiles(self) -> bool:
         """Whether the configuration compiles the model or its blocks, which makes the first steps slow."""
         return self.compile or self.strategy.compiles
+
+    def without_compile(self) -> "TrialConfig":
+        """Return a copy whose blocks are not compiled, and so have no budget of activations."""
+        return self.model_copy(update={"compile": False, "activation_memory_budget": 1.0})
 
     @property
     def offloads_optimizer(self) -> bool:

@@ -15,7 +15,7 @@ from shardtune.api_schemas.strategies import (
     ragged_support,
     tensor_parallel,
 )
-from shardtune.api_schemas.strategies.fields import mlp_slices
+from shardtune.api_schemas.strategies.fields import memory_budget, mlp_slices
 from shardtune.api_schemas.strategies.recipe_support import float8_support, fp16_support, lora_support
 from shardtune.api_schemas.training import quantization
 from shardtune.api_schemas.training.adapters import quantization_of
@@ -49,6 +49,7 @@ def check(config: TrialConfig, cluster: Cluster, workload: Workload, model: Mode
     expert_parallel.check_model(strategy.expert_ranks, model)
     losses.check(config.loss, model)
     mlp_slices.check_training(config.mlp_slices, config.backend, model, workload.float8, workload.adapter)
+    memory_budget.check_training(config.activation_memory_budget, model, workload.float8, workload.adapter)
     if isinstance(strategy, Fsdp2Config):
         expert_parallel.check(strategy.expert_parallel, strategy.dp_shard, strategy.tensor_parallel)
     if stages > 1:
@@ -60,7 +61,8 @@ def check(config: TrialConfig, cluster: Cluster, workload: Workload, model: Mode
 
 def check_experts(config: TrialConfig, experts: int | None, width: int | None, note: str | None) -> None:
     """Reject an `expert_parallel` size that cannot divide the model's experts, according to the summary of the model
-    (`experts`, `expert_width`, `expert_note`). Also reject MLPs in slices for a model with experts.
+    (`experts`, `expert_width`, `expert_note`). Also reject MLPs in slices and a budget of activations for a model with
+    experts.
 
     Raises:
         ValueError: names the field, its value and the remedy.
@@ -68,5 +70,7 @@ def check_experts(config: TrialConfig, experts: int | None, width: int | None, n
     strategy = config.strategy
     if config.mlp_slices > 1 and (experts or 1) > 1:
         raise mlp_slices.rejected(config.mlp_slices, mlp_slices.EXPERTS)
+    if config.activation_memory_budget < 1 and (experts or 1) > 1:
+        raise memory_budget.rejected(config.activation_memory_budget, memory_budget.EXPERTS)
     if isinstance(strategy, Fsdp2Config):
         expert_parallel.check_experts(strategy.expert_parallel, strategy.dp_shard, experts, width, note)

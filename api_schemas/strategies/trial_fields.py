@@ -11,6 +11,7 @@ from shardtune.api_schemas.strategies.base import Checkpointing
 from shardtune.api_schemas.strategies.ddp import DdpConfig
 from shardtune.api_schemas.strategies.fields.activation_offload import ACTIVATION_OFFLOAD
 from shardtune.api_schemas.strategies.fields.common_knobs import IN_ENVIRONMENT, NO_SETTING
+from shardtune.api_schemas.strategies.fields.memory_budget import ACTIVATION_MEMORY_BUDGET
 from shardtune.api_schemas.strategies.fields.mlp_slices import MLP_SLICES
 from shardtune.api_schemas.strategies.fsdp1 import Fsdp1Config
 from shardtune.api_schemas.strategies.fsdp2 import Fsdp2Config
@@ -144,6 +145,10 @@ class TrialFields(Schema):
         ),
     ] = False
     """Whether to apply `torch.compile` to each repeated block."""
+    activation_memory_budget: Annotated[float, ACTIVATION_MEMORY_BUDGET, Since(2)] = Field(default=1.0, ge=0.05, le=1)
+    """Part of the activations beyond its input that a compiled block keeps for backward, as a fraction of what the
+    compiler keeps by default; 1 is that default. Backward recomputes the rest, the cheapest operators first. A smaller
+    value needs less memory and more time. Below 1, blocks must be compiled and not checkpointed."""
     malloc: Annotated[
         Literal["default", "keep"],
         Knob(

@@ -8,7 +8,7 @@ import yaml
 from shardtune.api_schemas.strategies.base import checkpointing_words
 from shardtune.tuner.export import adapters, context, environment, losses, optimizers, sample_lengths
 from shardtune.tuner.export.backends import activation_offload as offload
-from shardtune.tuner.export.backends import common, mlp_slices
+from shardtune.tuner.export.backends import common, memory_budget, mlp_slices
 from shardtune.tuner.export.backends.record import AccelerateParts
 from shardtune.tuner.export.backends.registry import BACKENDS, Backends
 from shardtune.tuner.export.precision import float8, loss_scale
@@ -146,4 +146,5 @@ def _script_lines(source: ExportSource, parts: AccelerateParts) -> list[str]:
     lines += optimizers.own_note(source, "your script")
     if config.compile:
         lines.append(f"compile each block: see {source.shown_in}")
+    lines += memory_budget.accelerate_notes(source)
     return lines

@@ -7,7 +7,7 @@ from shardtune.api_schemas.strategies import ZeroConfig
 from shardtune.api_schemas.strategies.base import checkpointing_words
 from shardtune.tuner.export import adapters, environment, losses, optimizers, sample_lengths
 from shardtune.tuner.export.backends import activation_offload as offload
-from shardtune.tuner.export.backends import mlp_slices
+from shardtune.tuner.export.backends import memory_budget, mlp_slices
 from shardtune.tuner.export.backends.registry import BACKENDS, Backends
 from shardtune.tuner.export.precision import float8, loss_scale
 from shardtune.tuner.export.quoting import in_docstring
@@ -88,6 +88,7 @@ def _notes(source: ExportSource) -> tuple[str, ...]:
     lines += mlp_slices.lightning_notes(source)
     if config.compile:
         lines.append(f"compile: compile each block in your module: see {source.shown_in}")
+    lines += memory_budget.lightning_notes(source)
     lines += [*adapters.trainer_notes(source, "your module"), *sample_lengths.script_notes(source)]
     return (
         *lines,

@@ -13,7 +13,7 @@ from shardtune.tuner.export import (
     tensor,
 )
 from shardtune.tuner.export.backends import activation_offload as offload
-from shardtune.tuner.export.backends import mlp_slices
+from shardtune.tuner.export.backends import memory_budget, mlp_slices
 from shardtune.tuner.export.backends.common import prepare_blocks
 from shardtune.tuner.export.backends.record import SnippetParts
 from shardtune.tuner.export.backends.registry import BACKENDS, Backends
@@ -166,7 +166,8 @@ def _standard_imports(source: ExportSource, parts: SnippetParts) -> str:
 
 
 def _imports(source: ExportSource, parts: SnippetParts) -> str:
-    modules = (*quantization.modules(source), *parts.modules, "torch", "torch.distributed as dist", "transformers")
+    torch_modules = ("torch", *memory_budget.modules(source), "torch.distributed as dist")
+    modules = (*quantization.modules(source), *parts.modules, *torch_modules, "transformers")
     named = [*parts.imports, *sample_lengths.imports(source)]
     if source.config.activation_checkpointing == "full":
         named.append("from torch.utils.checkpoint import checkpoint")

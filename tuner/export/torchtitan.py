@@ -130,7 +130,7 @@ def _loss_chunks(source: ExportSource) -> tuple[int, int]:
 def _document(source: ExportSource, mesh: dict[str, Any], lossy: tuple[str, ...]) -> str:
     config = source.config
     counts_blocks = config.activation_checkpointing == "full" and config.checkpoint_every > 1
-    policy = {"none": "", "full": "FullAC", "selective": "SelectiveAC"}[config.activation_checkpointing]
+    policy = _policy(config)
     parallelism = {name: value for name, value in mesh.items() if name != "enable_cpu_offload"}
     return fill(
         FILE,
@@ -175,9 +175,18 @@ def _training(source: ExportSource, mesh: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def _policy(config: TrialConfig) -> str:
+    """Name of torchtitan's class that decides which activations are kept; empty if all are."""
+    if config.activation_memory_budget < 1:
+        return "MemoryBudgetAC"
+    return {"none": "", "full": "FullAC", "selective": "SelectiveAC"}[config.activation_checkpointing]
+
+
 def _checkpointing(config: TrialConfig, policy: str, counts_blocks: bool) -> str:
     if not policy:
         return "None"
+    if config.activation_memory_budget < 1:
+        return f"{policy}.Config(memory_budget={config.activation_memory_budget})"
     if counts_blocks:
         return f"EveryNth.Config(every={config.checkpoint_every}, preserve_rng_state=False)"
     return f"{policy}.Config(preserve_rng_state=False)"

@@ -41,6 +41,7 @@ def _shared_fields(config: TrialConfig, sequence: int, world_size: int, global_b
         "mlp_slices": config.mlp_slices,
         "loss_chunk": config.chunk_tokens or 0,
         "compiled": config.compile,
+        "activation_budget": config.activation_memory_budget,
         "keeps_freed": config.malloc == "keep",
         "sync_last": config.strategy.sync_policy == "last",
         "sync_shard_only": config.strategy.sync_policy == "reduce_scatter",

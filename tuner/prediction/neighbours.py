@@ -87,6 +87,8 @@ def _with_level(config: TrialConfig, strategy: Strategy, level: _Level, micro_ba
     """Copy a configuration with another strategy, level of activation checkpointing and micro batch; None where this
     combination is illegal."""
     update = dict(zip(("activation_checkpointing", "checkpoint_every", "activation_offload"), level, strict=True))
+    # Checkpointing takes the place of a budget of activations.
+    update["activation_memory_budget"] = config.activation_memory_budget if level[0] == "none" else 1.0
     try:
         return TrialConfig.model_validate({**dict(config), **update, "strategy": strategy, "micro_batch": micro_batch})
     except ValueError:

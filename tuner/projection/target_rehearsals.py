@@ -52,7 +52,7 @@ def trial_at_target(spec: StudySpec, cluster: Cluster, config: TrialConfig) -> T
         model=spec.model,
         workload=spec.workload.model_copy(update={"global_batch": batch}),
         cluster=there,
-        config=config.model_copy(update={"compile": False}),
+        config=config.without_compile(),
     )
 
 

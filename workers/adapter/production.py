@@ -194,6 +194,11 @@ def _require_usable(candidate: KnownConfig, backends: tuple[Backend, ...], world
             f"{candidate.source} has mlp_slices ({candidate.config.mlp_slices}), which computes MLPs in slices as train_snippet.py "
             "does and no script of your own; set it to 1"
         )
+    if candidate.config.activation_memory_budget < 1:
+        raise Unusable(
+            f"{candidate.source} has activation_memory_budget ({candidate.config.activation_memory_budget}), which repeats operators "
+            "of blocks as train_snippet.py does and no script of your own; set it to 1"
+        )
     try:
         candidate.config.strategy.check_ranks(world)
         return candidate.config.accumulation(candidate.workload.global_batch, world)

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.workers.blocks import checkpointing, mlp_slices
+from shardtune.workers.blocks import checkpointing, memory_budget, mlp_slices
 from shardtune.workers.blocks.host_inputs import HostInputs
 
 
@@ -31,8 +31,10 @@ def prepare_blocks(model: nn.Module, config: TrialConfig, backend: str = "induct
             inputs.offload(block)
     if config.compile:
         forbid_eager_blocks()
+        # One for all blocks: Dynamo compiles a block anew for another backend.
+        compiler = memory_budget.compiler(config.activation_memory_budget, backend)
         for block in blocks:
-            block.compile(backend=backend)
+            block.compile(backend=compiler)
     return inputs
 
 

@@ -1,7 +1,8 @@
-"""Ranks that train each of several tiny trials as it is, and with the full loss, MLPs over all tokens and all inputs on the
-device; to be called in forks."""
+"""Ranks that train each of several tiny trials as it is, and with the full loss, MLPs over all tokens, all inputs on the
+device and, where activations have a budget, uncompiled; to be called in forks."""
 
 import contextlib
+import functools
 import importlib
 import json
 import math
@@ -31,9 +32,13 @@ from shardtune.workers.rank.training import wrap
 from shardtune.workers.rank.training.resume_check import ResumeLoop
 from shardtune.workers.rank.training.step_runs import run_steps
 from shardtune.workers.rank.trial_dir import ProgressFile
+from tests.support.long_run import IS_LONG
 from tests.support.processes import preloaded_forks
 
 _PLAIN = {"loss": "full", "activation_offload": False, "mlp_slices": 1}
+_PARTITION_ALONE = "aot_eager_decomp_partition"
+"""Backend of `torch.compile` that divides graphs as inductor does, and runs them without building kernels in C++, which
+takes 40 s of a core."""
 Trained = tuple[tuple[StepRecord, ...], list[torch.Tensor]]
 
 
@@ -162,6 +167,20 @@ def planted(fault: str | None) -> Iterator[None]:
         setattr(module, name, original)
 
 
+@contextlib.contextmanager
+def _compiled_by(backend: str | None, task: TrialTask) -> Iterator[None]:
+    """Context in which blocks with a budget are compiled by another backend of `torch.compile` than a trial's."""
+    if backend is None or task.config.activation_memory_budget == 1:
+        yield
+        return
+    original = wrap.prepare_blocks
+    wrap.prepare_blocks = functools.partial(original, backend=backend)
+    try:
+        yield
+    finally:
+        wrap.prepare_blocks = original
+
+
 def assert_same(difference: dict[str, float], bound: dict[str, float]) -> None:
     """Assert that a task of `compared` ran, and that each difference is within its bound."""
     assert difference and all(difference[name] <= bound[name] for name in bound), difference
@@ -170,8 +189,9 @@ def assert_same(difference: dict[str, float], bound: dict[str, float]) -> None:
 def compared(
     tasks: dict[str, tuple[TrialTask, str | None]], folder: Path, ranks: int = 2
 ) -> dict[str, dict[str, float]]:
-    """Largest differences between a task and its plain form (full loss, whole MLPs, inputs on the device) by task's name: relative in
-    loss and norm, absolute in a weight; empty where the ranks failed. A task comes with the name of its fault."""
+    """Largest differences between a task and its plain form (full loss, whole MLPs, inputs on the device, no budget) by
+    task's name: relative in loss and norm, absolute in a weight; empty where the ranks failed. A task comes with the name
+    of its fault."""
     given = {name: (task.model_dump_json(), fault) for name, (task, fault) in tasks.items()}
     printed = preloaded_forks.ranks(print_differences, given, folder, logs=folder, count=ranks)
     by_rank = [json.loads(text.splitlines()[-1]) for text in printed]
@@ -190,7 +210,8 @@ def print_differences(tasks: dict[str, tuple[str, str | None]], folder: Path) ->
     full: dict[str, Trained] = {}
     for name, (text, fault) in tasks.items():
         task = TrialTask.model_validate_json(text)
-        plain = task.model_copy(update={"config": task.config.model_copy(update=_PLAIN)})
+        config = task.config.without_compile() if task.config.activation_memory_budget < 1 else task.config
+        plain = task.model_copy(update={"config": config.model_copy(update=_PLAIN)})
         key = plain.model_dump_json()
         try:
             if key not in full:
@@ -220,7 +241,7 @@ def _trained(task: TrialTask, place: RankContext, folder: Path, fault: str | Non
     """Trajectory of a task, and this rank's master weights after it."""
     step = steps.of(task.model, task.workload, context.group_of(task, place), task.config)
     setting = TrainingSetup.of(task, place, step.loss)
-    with planted(fault):
+    with planted(fault), _compiled_by(None if IS_LONG else _PARTITION_ALONE, task):
         trainer: Any = wrap.make_trainer(step.build_model(), setting)
         loop = ResumeLoop(trainer.parameter_checksum, setting, step, ProgressFile(folder, place.rank))
         run_steps(loop.record(task.plan.parity_steps), trainer)

@@ -8,7 +8,7 @@ from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.strategies.base import GradSync, StrategySchema
 from shardtune.tuner.export import context
 from shardtune.tuner.export.backends import activation_offload as offload
-from shardtune.tuner.export.backends import mlp_slices
+from shardtune.tuner.export.backends import memory_budget, mlp_slices
 from shardtune.tuner.export.precision import loss_scale
 from shardtune.tuner.export.source import ExportSource, torch_dtype
 from shardtune.tuner.export.templates import fill, indent
@@ -35,6 +35,7 @@ def prepare_blocks(source: ExportSource) -> list[str]:
         lines += ["inputs = HostInputs()"] if streams else []
         lines.append(f"for block in model.get_submodule(BLOCKS){selected}:")
         lines.append("    checkpointed(block, inputs)" if streams else "    checkpointed(block)")
+    lines += memory_budget.script_lines(source)
     if config.compile:
         # Compiling is per block, checkpointing per every n-th block, so the loops differ where n is above 1.
         if every > 1 or not lines:

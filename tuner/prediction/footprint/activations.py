@@ -12,7 +12,7 @@ from shardtune.tuner.prediction.adapters import magnitudes
 from shardtune.tuner.prediction.backends import trained_fractions as trained_part
 from shardtune.tuner.prediction.backends.host_allocator import allocated
 from shardtune.tuner.prediction.candidates import FULL, SELECTIVE, Array, Candidates, Dtypes, Implementation
-from shardtune.tuner.prediction.footprint import mlp_slices, traced_activations
+from shardtune.tuner.prediction.footprint import memory_budget, mlp_slices, traced_activations
 from shardtune.tuner.prediction.footprint.block_bytes import BlockBytes
 from shardtune.tuner.prediction.model_shape import ModelShape
 
@@ -39,7 +39,8 @@ def block_bytes(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implemen
     checkpointed = np.where(
         c.checkpointing == FULL, boundary, np.where(c.checkpointing == SELECTIVE, selective, all_saved)
     )
-    unchecked = all_saved
+    unchecked = memory_budget.kept(c, boundary, all_saved)
+    recomputed = all_saved - unchecked
     if impl.offload_activations:
         checkpointed, unchecked = checkpointed * 0.0, unchecked * 0.0
     # Tensors of the MLP's width alive at once in its backward, from traces; experts split one fused projection.
@@ -54,7 +55,8 @@ def block_bytes(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implemen
     of_weights = dtypes.master if impl.autocast else dtypes.compute
     temporary = magnitudes.largest_temporary(shape.adapter, dtypes.compute, of_weights, keeps_products)
     flowing = np.maximum(flowing, temporary)
-    block = BlockBytes(checkpointed, unchecked, all_saved, flowing, shape.layers - shape.trained_blocks)
+    frozen = shape.layers - shape.trained_blocks
+    block = BlockBytes(checkpointed, unchecked, all_saved, flowing, frozen, recomputed=recomputed)
     return block.with_offload(c, shape.layers)
 
 

@@ -29,6 +29,9 @@ class BlockBytes:
     """Number of blocks of the model; the byte counts of the other fields apply to each of them."""
     offloaded: Array | float = 0.0
     """Bytes that a checkpointed block keeps in host memory from forward to backward: its input."""
+    recomputed: Array | float = 0.0
+    """Bytes that the backward of a block without checkpointing restores by recomputation: what a budget of its
+    activations does not let it keep."""
 
     def with_offload(self, c: Candidates, layers: int) -> "BlockBytes":
         """Return a copy in which the bytes of a checkpointed block's input are moved from `checkpointed` (device
@@ -59,6 +62,7 @@ class BlockBytes:
         """Bytes that the backward of block number `number` needs: activations restored by recomputation, and gradients."""
         is_checkpointed = c.checkpointed(number) - c.checkpointed(number - 1)
         restored = is_checkpointed * np.maximum(self.everything - self.checkpointed, 0.0)
+        restored = restored + (1.0 - is_checkpointed) * self.recomputed
         return restored + self.gradients + self._fetched_ahead(c, number) * self.offloaded
 
     def _fetched_ahead(self, c: Candidates, number: int) -> Array:

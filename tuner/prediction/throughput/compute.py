@@ -11,7 +11,7 @@ from shardtune.tuner.prediction.candidates import FULL, SELECTIVE, Array, Candid
 from shardtune.tuner.prediction.footprint.activations import block_bytes, logits_bytes
 from shardtune.tuner.prediction.model_shape import ModelShape
 from shardtune.tuner.prediction.rates import Network, Rates
-from shardtune.tuner.prediction.throughput import mlp_slices
+from shardtune.tuner.prediction.throughput import memory_budget, mlp_slices
 from shardtune.tuner.prediction.throughput.adapter_traffic import adapter_traffic, unpacking_bytes, unpacking_kernels
 from shardtune.tuner.prediction.throughput.exchange import exchange_launches, exchange_seconds
 
@@ -157,7 +157,7 @@ def freed_bytes(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implemen
 
 @dataclass(frozen=True)
 class Recomputed:
-    """Fractions of a forward pass that activation checkpointing repeats in backward."""
+    """Fractions of a forward pass that activation checkpointing, or a budget of activations, repeats in backward."""
 
     matmul: Array
     attention: Array
@@ -165,7 +165,8 @@ class Recomputed:
 
 
 def recomputed(shape: ModelShape, c: Candidates, impl: Implementation) -> Recomputed:
-    """Fractions of a forward pass that each candidate's activation checkpointing repeats in backward."""
+    """Fractions of a forward pass that each candidate's activation checkpointing, or its budget of activations, repeats
+    in backward."""
     full = (c.checkpointing == FULL) * 1.0
     selective = (c.checkpointing == SELECTIVE) * 1.0
     fractions = {
@@ -175,7 +176,8 @@ def recomputed(shape: ModelShape, c: Candidates, impl: Implementation) -> Recomp
         "attention": (0.0, 1.0, 0.1),
     }[impl.selective]
     blocks = c.checkpointed(shape.layers) / shape.layers
-    return Recomputed(*(blocks * (full + selective * fraction) for fraction in fractions))
+    anew = memory_budget.repeated(c)
+    return Recomputed(*(blocks * (full + selective * fraction) + anew for fraction in fractions))
 
 
 def _attention_seconds(shape: ModelShape, c: Candidates, impl: Implementation, rates: Rates) -> Array:

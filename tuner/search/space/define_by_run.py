@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from shardtune.api_schemas.knobs import ALWAYS, Knob, When
-from shardtune.api_schemas.strategies.fields import mlp_slices
+from shardtune.api_schemas.strategies.fields import memory_budget, mlp_slices
 from shardtune.api_schemas.strategies.recipe_support import lora_support
 from shardtune.api_schemas.training.search_space import KnobValue
 from shardtune.tuner.search.space.domains import Domains
@@ -54,6 +54,8 @@ class DefineByRun:
         self._on_gpu, self._has_peers, self._accumulates = domains.on_gpu, domains.world > 1, False
         self._offloads = limits.requires("activation_offload", True)
         slices_mlp = "mlp_slices" in limits and 1 not in limits.restrict("mlp_slices", mlp_slices.NAMED)
+        budgets = limits.restrict("activation_memory_budget", memory_budget.NAMED)
+        self._needs_budget = "activation_memory_budget" in limits and 1 not in budgets
         self._needs_eager = self._offloads or slices_mlp
         self._knobs: Mapping[str, Knob] = {}
         self._decided: dict[tuple[str, str, bool], bool | None] = {}
@@ -105,6 +107,8 @@ class DefineByRun:
         """Choose which activations backward recomputes (activation checkpointing)."""
         modes, variant = (("full",), "offloaded") if self._offloads else self._checkpointing
         why_not = "activation_offload (true) needs it" if self._offloads else None
+        if self._needs_budget and not self._offloads:
+            modes, variant, why_not = ("none",), "budget", "activation_memory_budget below 1 needs it"
         self.pick("activation_checkpointing", modes, variant, why_not)
         self.draw("checkpoint_every", self.domains.checkpoint_every)
 
@@ -114,6 +118,7 @@ class DefineByRun:
         micro_batch = int(self.table["micro_batch"])
         self._draw_offload(micro_batch)
         self._draw_mlp_slices(micro_batch)
+        self._draw_memory_budget()
         self.draw("malloc")
         self.draw("threads", self.domains.threads)
         self._draw_rest(COMMON)
@@ -136,7 +141,11 @@ class DefineByRun:
         # `TrialConfig` and `Fsdp2Config` explain why shared samples and divided experts do not compile.
         is_alone = sharing == 1 and self.table.get("expert_parallel", 1) == 1
         is_free = not self._needs_eager and not self.requires_deepcompile()
-        self.draw("compile", effective=self.limits.compiles(self._on_gpu) and is_alone and is_free)
+        is_possible = self.limits.compiles(self._on_gpu) and is_alone and is_free
+        if is_possible and self._needs_budget:
+            self.pick("compile", (True,), "budget", "activation_memory_budget below 1 needs it")
+        else:
+            self.draw("compile", effective=is_possible)
 
     def _draw_loss(self, micro_batch: int) -> None:
         """Choose how the loss is computed: in chunks only where the logits of all tokens take much memory, or where the
@@ -189,6 +198,20 @@ class DefineByRun:
             self.pick("mlp_slices", COMMON["mlp_slices"].tries)
         else:
             table["mlp_slices"] = 1
+
+    def _draw_memory_budget(self) -> None:
+        """Choose how much of their activations compiled blocks keep, where the user's limits name this knob."""
+        table, knob = self.table, "activation_memory_budget"
+        if knob not in self.limits:
+            table[knob] = 1.0
+            return
+        # `TrialConfig` explains what rules it out.
+        is_legal = table.get("compile") is True and table["activation_checkpointing"] == "none"
+        why_not = self.domains.why_no_memory_budget
+        if why_not is None and not (is_legal and table.get("stage") != 3):
+            why_not = memory_budget.NEEDS
+        values, variant = (memory_budget.NAMED, "") if why_not is None else ((1.0,), "whole")
+        self.pick(knob, values, variant, why_not)
 
     def _draw_rest(self, knobs: Mapping[str, Knob]) -> None:
         """Choose a value for each remaining knob whose declaration states its candidate values."""
@@ -246,7 +269,7 @@ class DefineByRun:
         if knob not in self.limits:
             return 1
         # `TrialConfig` and `Fsdp2Config` explain why ranks that share a sample or a model do not compile.
-        if self.limits.requires("compile", True):
+        if self._needs_budget or self.limits.requires("compile", True):
             sizes, variant, why_not = (1,), "compiled", "compile (true) excludes it"
         elif self.requires_deepcompile(beside=knob, value=1):
             sizes, variant = (1,), "compiled"

@@ -18,7 +18,7 @@ from shardtune.api_schemas.strategies import (
     ragged_support,
     tensor_parallel,
 )
-from shardtune.api_schemas.strategies.fields import mlp_slices
+from shardtune.api_schemas.strategies.fields import memory_budget, mlp_slices
 from shardtune.api_schemas.strategies.losses import Loss
 from shardtune.api_schemas.strategies.pipeline_schedules import FACTS, SCHEDULES, PipelineSchedule, obstacle
 from shardtune.api_schemas.strategies.recipe_support import float8_support, fp16_support, lora_support
@@ -237,6 +237,17 @@ class Domains:
             # A summary may lack the note, but only the user's own code is traced.
             return mlp_slices.OWN_CODE
         return summary.mlp_note or mlp_slices.why_not(backend, workload.float8, workload.adapter)
+
+    @cached_property
+    def why_no_memory_budget(self) -> str | None:
+        """Reason why blocks of this model have no budget of activations; None if they can have one. The reason is
+        worded as the end of a sentence."""
+        summary, workload = self.model_summary, self.workload
+        if summary.step_trace is not None:
+            return memory_budget.OWN_CODE
+        if (summary.experts or 1) > 1:
+            return memory_budget.EXPERTS
+        return memory_budget.why_not(workload.float8, workload.adapter)
 
     def mlp_matters(self, micro_batch: int, sharing: int) -> bool:
         """Whether the activations inside one block's MLP take enough of a rank's memory to try slices, where `sharing` ranks

@@ -4,7 +4,7 @@ backend's sharding."""
 from torch import nn
 
 from shardtune.api_schemas.strategies import adapter_support, optimizer_support, ragged_support
-from shardtune.api_schemas.strategies.fields import mlp_slices
+from shardtune.api_schemas.strategies.fields import memory_budget, mlp_slices
 from shardtune.api_schemas.strategies.recipe_support import float8_support, fp16_support, lora_support
 from shardtune.api_schemas.training.adapters import quantization_of
 from shardtune.api_schemas.training.quantization import check_precision
@@ -33,6 +33,9 @@ def make_trainer(model: nn.Module, setting: base.TrainingSetup) -> base.Trainer:
     fp16_support.check(task.config, task.workload)
     mlp_slices.check_training(
         task.config.mlp_slices, task.config.backend, task.model, task.workload.float8, task.workload.adapter
+    )
+    memory_budget.check_training(
+        task.config.activation_memory_budget, task.model, task.workload.float8, task.workload.adapter
     )
     precision = task.workload.precision
     check_precision(precision.name, precision.autocast, quantization_of(task.workload.adapter))

@@ -80,7 +80,7 @@ def subject_of(model: str, target: str | None, config: str | None, values: dict[
             model=request.model,
             workload=resolved.workload(request.global_batch or resolved.global_batch),
             cluster=resolved.cluster,
-            config=chosen.model_copy(update={"compile": False}),
+            config=chosen.without_compile(),
         )
         available = None if chosen.compile else available_gib(trial.cluster, Objective())
         return RehearsalSubject(trial, _predicted_gib(request, trial), available)

@@ -76,6 +76,11 @@ def test_best_config_json_is_taken_and_said(tmp_path: Path, capsys: pytest.Captu
         (TrialConfig(strategy=ZeroConfig(stage=2)), "2", "is a configuration of zero, and the script takes ddp"),
         (TrialConfig(strategy=DdpConfig(), micro_batch=16), "2", "is not for 2 ranks: global_batch (16)"),
         (TrialConfig(strategy=DdpConfig(), mlp_slices=4), "2", "has mlp_slices (4), which computes MLPs in slices"),
+        (
+            TrialConfig(strategy=DdpConfig(), compile=True, activation_memory_budget=0.5),
+            "2",
+            "has activation_memory_budget (0.5), which repeats operators of blocks",
+        ),
         (None, "2", "cannot be read (No such file or directory)"),
     ],
 )

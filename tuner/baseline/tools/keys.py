@@ -50,7 +50,9 @@ supports."""
 _CUT_CROSS_ENTROPY = "cut_cross_entropy"
 FUSED_LOSSES = frozenset([_CUT_CROSS_ENTROPY, "liger_fused_linear_cross_entropy"])
 """Keys of axolotl's plugins that compute output head and loss together, so that all logits are never in memory."""
-_FUSED_PLUGIN = "axolotl.integrations.cut_cross_entropy."
+_ENDS = (".", ":")
+"""Characters after a plugin's module in its name: axolotl 0.21 takes `module.Class` and `module:Class`."""
+_FUSED_PLUGIN = tuple(f"axolotl.integrations.cut_cross_entropy{end}" for end in _ENDS)
 
 _PLUGINS_THAT_TRAIN_OTHERWISE: tuple[str, ...] = (
     "spectrum",
@@ -89,5 +91,5 @@ def plugin_that_trains_otherwise(plugins: JsonValue) -> str | None:
     """Name of the first of axolotl's own plugins in the file that changes the trained weights or the loss; None where
     none does."""
     names = plugins if isinstance(plugins, list) else [plugins]
-    packages = tuple(f"axolotl.integrations.{name}." for name in _PLUGINS_THAT_TRAIN_OTHERWISE)
+    packages = tuple(f"axolotl.integrations.{name}{end}" for name in _PLUGINS_THAT_TRAIN_OTHERWISE for end in _ENDS)
     return next((str(name) for name in names if str(name).startswith(packages)), None)

@@ -27,6 +27,8 @@ def test_the_plugin_of_cut_cross_entropy_alone_switches_it_on() -> None:
     assert config is not None and config.loss == "full"
     (note,) = [note for note in notes if "cut cross entropy" in note]
     assert note.startswith(said) and "the logits of a whole micro batch, which take more memory" in note
+    by_colon = [name.replace(".Cut", ":Cut") for name in CUT_CROSS_ENTROPY]
+    assert note in read(AXOLOTL | {"plugins": by_colon}).notes
     for stated in (True, False):
         assert not any(
             "switches" in n for n in read(AXOLOTL | {"plugins": CUT_CROSS_ENTROPY, "cut_cross_entropy": stated}).notes
@@ -65,3 +67,9 @@ def test_a_choice_of_the_tokens_that_count_is_noted(scale: str) -> None:
     notes = read(SWIFT | {"loss_scale": scale}).notes
     assert f"baseline.loss_scale ({scale!r}) is not applied: trials count every token of a sample" in notes
     assert not any("loss_scale" in note for note in read(SWIFT).notes)
+
+
+def test_a_plugin_that_trains_otherwise_is_rejected_by_either_form_of_its_name() -> None:
+    for end in (".", ":"):
+        with pytest.raises(ValueError, match=r"baseline.plugins \('axolotl.integrations.kd"):
+            read(AXOLOTL | {"plugins": [f"axolotl.integrations.kd{end}KDPlugin"]})

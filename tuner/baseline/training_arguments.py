@@ -27,7 +27,6 @@ from shardtune.tuner.baseline.section import Section
 KEYS = frozenset(["output_dir", "per_device_train_batch_size", "deepspeed", "fsdp", "fsdp_config", "ddp_bucket_cap_mb"])
 """Keys by which a file of TrainingArguments is told from a DeepSpeed JSON: any one is enough."""
 KEYS |= {"gradient_checkpointing", "learning_rate", "num_train_epochs", "max_steps", "adam_beta1", "torch_compile"}
-KEYS |= {"trl_version"}
 """Further keys of which any one distinguishes a file of TrainingArguments from a DeepSpeed JSON."""
 _ADAM = {"learning_rate": "lr", "adam_beta1": "beta1", "adam_beta2": "beta2", "adam_epsilon": "eps"}
 _ADAM |= {"weight_decay": "weight_decay"}

@@ -148,3 +148,10 @@ def test_a_key_of_trls_own_makes_a_file_trls(key: str) -> None:
     assert key not in ("loss_type", "trl_version") or not any(
         f"baseline.{key} is not applied" in note for note in read({key: value}).notes
     )
+
+
+def test_a_release_beside_another_programs_file_is_not_applied() -> None:
+    deepspeed = {"zero_optimization": {"stage": 2}, "train_micro_batch_size_per_gpu": 8, "trl_version": "1.9.2"}
+    config, notes = resolve_with_notes(deepspeed, TRAINED, TWO_RANKS)
+    assert config is not None and (config.backend, config.loss) == ("zero", "full")
+    assert "baseline.trl_version is not applied" in notes

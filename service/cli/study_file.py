@@ -87,8 +87,10 @@ def _baseline(value: JsonValue, folder: Path) -> JsonValue:
         return baseline_file.read(value, folder)
     if isinstance(value, dict) and isinstance(file := value.get("file"), str):
         beside = {key: item for key, item in value.items() if key != "file"}
-        if unknown := sorted(beside.keys() - {"micro_batch", "tool"}):
-            raise InputError(f"baseline.{unknown[0]}: unknown field beside file; only micro_batch and tool are allowed")
+        if unknown := sorted(beside.keys() - {"micro_batch", "tool", "trl_version"}):
+            raise InputError(
+                f"baseline.{unknown[0]}: unknown field beside file; only micro_batch, tool and trl_version are allowed"
+            )
         return {**baseline_file.read(file, folder), **beside}
     baseline_file.require_finite(value, "baseline")
     return value

@@ -18,7 +18,7 @@ from shardtune.api_schemas.trials.resume_check import ResumeMeasurement
 from shardtune.api_schemas.trials.trial import AttemptEnd, RunPurpose, TrialState
 from shardtune.db.tables.studies import StudyRow
 from shardtune.db.tables.trials import AttemptRow, RunRow, TrialRow
-from shardtune.service.lifecycle import disturbances, script_backends, transitions
+from shardtune.service.lifecycle import baseline_loss, disturbances, script_backends, transitions
 from shardtune.service.lifecycle.locked_run import LockedRun
 from shardtune.service.planning import study_plan, study_snapshot
 from shardtune.tuner import objective
@@ -243,6 +243,7 @@ def _apply_model_summary(session: Session, study: StudyRow, run: RunRow, judged_
                 *study.notes,
                 f"attention: {judged_end.model_summary.attention}, since the architecture has no fused one",
             )
+        baseline_loss.measure_whole(study, judged_end.model_summary)
         rejection = script_backends.restrict_backends(study, judged_end.model_summary)
         if rejection is not None:
             rejected = StudyReason(code=StudyReasonCode.MODEL_REJECTED, text=rejection)

@@ -28,9 +28,9 @@ class ComparedLine:
 
     @property
     def is_partial(self) -> bool:
-        """Whether the row's knob is missing in the backends of some compared configurations, and has the same value in
-        all others."""
-        return self.has_missing and len(set(self.values)) <= 2
+        """Whether the row's knob is missing in the backends of some compared configurations, and has its default in all
+        others, which says nothing beyond the backends' names."""
+        return self.has_missing and not self.differs
 
     @property
     def has_missing(self) -> bool:

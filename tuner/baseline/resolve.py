@@ -43,7 +43,7 @@ def resolve_with_notes(
 ) -> ResolvedBaseline:
     """Read the user's baseline as a configuration, with notes on ignored keys and conversions.
 
-    `model`: its hidden size replaces `"auto"` in a DeepSpeed JSON.
+    `model`: its hidden size replaces `"auto"` in a DeepSpeed JSON, and its vocabulary decides how TRL's loss is measured.
 
     Raises:
         ValueError: the baseline contradicts the workload, or cannot run on the cluster (as in `resolve`).
@@ -65,7 +65,7 @@ def resolve_with_notes(
             top = Section(_fill_in_auto(fields.values, model, notes), "baseline", fields.names)
             config = tools.read(tool, top, fields, workload, cluster, notes)
         elif training_arguments.is_training_arguments(baseline):
-            config = training_arguments.read(top, workload, cluster, notes)
+            config = training_arguments.read(top, workload, cluster, notes, model)
         else:
             deepspeed.check_recognised(top)
             precisions.check_positive(top, "micro_batch")

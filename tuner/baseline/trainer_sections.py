@@ -1,5 +1,9 @@
 """Fields of TrainingArguments that change how a step runs (transformers 5.23): nested ones for checkpointing, Accelerate's
-own section, Liger's kernels, and TRL's loss and its default for checkpointing, which are not the Trainer's (TRL 1.16)."""
+own section, Liger's kernels, and TRL's default for checkpointing, which is not the Trainer's (TRL 1.16)."""
+
+from collections.abc import Mapping
+
+from pydantic import JsonValue
 
 from shardtune.tuner.baseline import fsdp
 from shardtune.tuner.baseline import precision as precisions
@@ -8,15 +12,17 @@ from shardtune.tuner.baseline.section import Section
 _CHECKPOINT_OPTIONS = frozenset(["use_reentrant", "preserve_rng_state", "determinism_check", "debug", "early_stop"])
 """Options of `torch.utils.checkpoint`, none of which changes what is trained."""
 _TRL_KEYS = frozenset(["packing", "packing_strategy", "eval_packing", "completion_only_loss", "assistant_only_loss"])
-_TRL_KEYS |= {"activation_offloading", "use_peft"}
-"""Keys by which a file of TRL's SFTConfig or ModelConfig is told from one of TrainingArguments: any one is enough."""
+_TRL_KEYS |= {"activation_offloading", "use_peft", "loss_type", "trl_version"}
+_TRL_KEYS |= {"dataset_text_field", "chat_template_path", "model_init_kwargs", "padding_free"}
+"""Keys by which a file of TRL's SFTConfig or ModelConfig is told from one of TrainingArguments: any one is enough.
+`trl_version` is Shardtune's own: it stands beside the file."""
 _CHECKPOINTING = frozenset(["activation_checkpointing", "gradient_checkpointing"])
-_PLAIN_LOSSES = frozenset(["nll", "chunked_nll"])
-"""Values of TRL's `loss_type` that mean the cross entropy of the next token; the second is the first's older name."""
-_WHOLE_LOGITS = (
+_FUSED_LOSS = "fused_linear_cross_entropy"
+WHOLE_LOGITS = (
     "measured with the logits of a whole micro batch, which take more memory: a baseline in Shardtune's words may have loss "
     "'chunked'"
 )
+"""End of a note on a file whose program never has all logits in memory, by kernels that no trial has."""
 
 
 def reduces_each_batch(top: Section, notes: list[str]) -> bool:
@@ -48,36 +54,30 @@ def checkpointing(top: Section, notes: list[str]) -> dict[str, object]:
     return {"activation_offload": offloads, "checkpoint_every": every}
 
 
+def is_of_trl(values: Mapping[str, JsonValue]) -> bool:
+    """Whether the content of a file with fields of TrainingArguments is TRL's, by a key of TRL's own."""
+    return bool(_TRL_KEYS & values.keys())
+
+
 def with_trl_default(top: Section, notes: list[str]) -> Section:
     """Copy of a TRL file in which blocks are checkpointed, if the file says nothing of that: TRL checkpoints unless it is
     told not to. A file without a key of TRL's own is returned as it is, because it may be for transformers' Trainer."""
     values = top.values()
     section = values.get("fsdp_config")
     by_fsdp = isinstance(section, dict) and "activation_checkpointing" in fsdp.without_prefix(section)
-    if by_fsdp or _CHECKPOINTING & values.keys() or not _TRL_KEYS & values.keys():
+    if by_fsdp or _CHECKPOINTING & values.keys() or not is_of_trl(values):
         return top
     name = "gradient_checkpointing"
     notes.append(f"{top.name(name)} is absent, which means true in TRL; measured with full checkpointing")
     return top.with_values(values | {name: True})
 
 
-def check_loss(top: Section, notes: list[str]) -> None:
-    """Reject a TRL file whose loss is no cross entropy of the next token, and note that TRL computes this loss without all
-    logits in memory, as a trial with the whole loss does not.
-
-    Raises:
-        ValueError: names the field, its value and the remedy.
-    """
-    name, stated = top.name("loss_type"), top.word("loss_type")
-    if stated is not None and stated not in _PLAIN_LOSSES:
-        raise ValueError(f"{name} ({stated!r:.60}) changes what is trained, which no trial does; use nll, or drop it")
-    if stated is not None or _TRL_KEYS & top.values().keys():
-        shown = "is absent, which means nll in TRL" if stated is None else f"({stated})"
-        notes.append(f"{name} {shown}, a loss in chunks; {_WHOLE_LOGITS}")
-
-
 def note_liger(top: Section, notes: list[str]) -> None:
-    """Note that trials have none of Liger's kernels, if a file of the Trainer or of LLaMA-Factory switches them on."""
+    """Note that trials have none of Liger's kernels, if a file of the Trainer or of a fine-tuning tool switches them on.
+    Liger's fused loss, which the file may switch off, never has all logits in memory."""
+    config = top.values().get("liger_kernel_config")
+    is_fused = not isinstance(config, dict) or top.section("liger_kernel_config").flag(_FUSED_LOSS) is not False
+    rest = f"; {WHOLE_LOGITS}" if is_fused else ""
     for key in ("use_liger_kernel", "enable_liger_kernel"):
         if top.flag(key):
-            notes.append(f"{top.name(key)} (true) is not applied: trials have none of its kernels; {_WHOLE_LOGITS}")
+            notes.append(f"{top.name(key)} (true) is not applied: trials have none of its kernels{rest}")

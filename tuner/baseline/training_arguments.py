@@ -8,6 +8,7 @@ from pydantic import JsonValue
 
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig
+from shardtune.api_schemas.training.models import ModelSpec
 from shardtune.api_schemas.training.optimizers import AdamSettings, AdamW, AdamW8bit, OptimizerSchema
 from shardtune.api_schemas.training.workload import Workload
 from shardtune.tuner.baseline import (
@@ -16,6 +17,7 @@ from shardtune.tuner.baseline import (
     fsdp,
     trainer_sections,
     trl_adapter,
+    trl_loss,
     trl_packing,
 )
 from shardtune.tuner.baseline import precision as precisions
@@ -104,17 +106,20 @@ _NUMERIC = {
 }
 
 
-def read(top: Section, workload: Workload, cluster: Cluster, notes: list[str]) -> TrialConfig:
-    """Read a baseline configuration from a file of TrainingArguments.
+def read(
+    top: Section, workload: Workload, cluster: Cluster, notes: list[str], model: ModelSpec | None = None
+) -> TrialConfig:
+    """Read a baseline configuration from a file of TrainingArguments, or of TRL's SFTConfig.
+
+    `model`: its vocabulary decides in which chunks TRL's loss is measured.
 
     Raises:
         ValueError: a contradiction with the workload or the cluster.
     """
     _check_names(top)
-    top = trainer_sections.with_trl_default(top, notes)
+    top, loss = trl_loss.read(trainer_sections.with_trl_default(top, notes), model, notes)
     trl_packing.check(top, workload, notes)
     trl_adapter.check(top, workload, notes)
-    trainer_sections.check_loss(top, notes)
     precision = workload.precision
     remedy = "bf16-mixed" if is_sharded(top) else precisions.ddp_name(workload.adapter)
     check = precisions.check_bf16 if top.get("deepspeed") is not None else precisions.check_mixed
@@ -126,7 +131,7 @@ def read(top: Section, workload: Workload, cluster: Cluster, notes: list[str]) -
     if not is_sharded(top):
         # Without DeepSpeed and FSDP the Trainer wraps the model in DDP.
         precisions.note_autocast("the Trainer", workload, notes)
-    return read_fields(top, workload, cluster, notes)
+    return read_fields(top, workload, cluster, notes).model_copy(update=loss)
 
 
 def read_fields(

@@ -25,7 +25,7 @@ class ComparisonPage:
     """Sections of the comparison, as title and rows: all measured figures, and the settings that differ."""
     folded: tuple[tuple[str, tuple[ComparedLine, ...]], ...]
     """Folded sections, as title and rows: settings with equal values, and settings that only some of the backends
-    have."""
+    have, at their default."""
     folded_count: int
     has_missing: bool
     """Whether a visible row shows a setting that only some of the compared backends have."""
@@ -38,13 +38,13 @@ def comparison(compared: Comparison) -> ComparisonPage:
     figures = [line for line in comparison_words.figure_rows(compared) if not line.is_empty]
     knobs, subjects = comparison_words.knob_rows(compared), comparison_words.training_rows(compared.configs)
     folded = (
-        ("Settings of some backends only", tuple(line for line in knobs if line.is_partial)),
+        ("Settings of some backends only, at their default", tuple(line for line in knobs if line.is_partial)),
         ("Equal settings", tuple(line for line in knobs if not line.differs and not line.is_partial)),
         ("Measured on, equal", tuple(line for line in subjects if not line.differs)),
     )
     shown = (
         ("Measured", tuple(figures)),
-        ("Settings that differ", tuple(line for line in knobs if line.differs and not line.is_partial)),
+        ("Settings that differ", tuple(line for line in knobs if line.differs)),
         ("Measured on", tuple(line for line in subjects if line.differs)),
     )
     return ComparisonPage(
@@ -52,7 +52,7 @@ def comparison(compared: Comparison) -> ComparisonPage:
         shown=tuple((title, lines) for title, lines in shown if lines),
         folded=tuple((title, lines) for title, lines in folded if lines),
         folded_count=sum(len(lines) for _, lines in folded),
-        has_missing=any(line.has_missing and not line.is_partial for line in knobs),
+        has_missing=any(line.has_missing and line.differs for line in knobs),
         missing=compared.not_found,
     )
 

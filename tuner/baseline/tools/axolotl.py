@@ -16,6 +16,8 @@ _RENAMED = {
 }
 _OWN_KERNELS = ("lora_mlp_kernel", "lora_qkv_kernel", "lora_o_kernel", "lora_embedding_kernel")
 """Switches for axolotl's own LoRA kernels."""
+_PARTS = 8
+"""Default of `chunked_cross_entropy_num_chunks`."""
 _ATTENTION = {
     "xformers_attention": "xformers",
     "sage_attention": "sage",
@@ -66,11 +68,23 @@ def _translate(fields: TrainerFields, _ranks: int) -> None:
     _translate_fsdp(fields)
     _translate_attention(fields)
     _note_kernels(fields)
+    _note_chunked_copies(fields)
     tiles = [values.pop(name, None) for name in ("tiled_mlp", "tiled_mlp_num_shards", "tiled_mlp_use_original_mlp")]
     if tiles[0]:
         fields.notes.append(
             "baseline.tiled_mlp is not applied: measured with whole MLPs, which keep more activations; trials have slices of "
             "their own (mlp_slices)"
+        )
+
+
+def _note_chunked_copies(fields: TrainerFields) -> None:
+    """Add a note that axolotl's chunked cross entropy is no loss in chunks: all logits are computed, and only their
+    float32 copies in parts (0.21)."""
+    is_on, parts = (fields.values.pop(f"chunked_cross_entropy{end}", None) for end in ("", "_num_chunks"))
+    if keys.is_set(is_on):
+        fields.notes.append(
+            f"baseline.chunked_cross_entropy is not applied: axolotl computes all logits, with float32 copies of one of "
+            f"{parts or _PARTS!r:.20} parts; measured with float32 copies of all logits, which take more memory"
         )
 
 

@@ -3,6 +3,8 @@
 Each is listed by its name: a prefix would hide a key such as `lora_modules_to_save`, which trains further weights.
 """
 
+from collections.abc import Mapping
+
 from pydantic import JsonValue
 
 from shardtune.tuner.baseline.tools import quantization
@@ -45,8 +47,12 @@ _LOSSES = frozenset(["use_dft", "use_eaft", "use_dft_loss", "use_asft_loss", "us
 REJECTED = _METHODS | _WEIGHTS | _OPTIMIZERS | _LOSSES
 """Keys that change which parameters are trained, the optimizer, the loss or the training method in a way that no trial
 supports."""
-FUSED_LOSSES = frozenset(["cut_cross_entropy", "liger_fused_linear_cross_entropy"])
+_CUT_CROSS_ENTROPY = "cut_cross_entropy"
+FUSED_LOSSES = frozenset([_CUT_CROSS_ENTROPY, "liger_fused_linear_cross_entropy"])
 """Keys of axolotl's plugins that compute output head and loss together, so that all logits are never in memory."""
+_ENDS = (".", ":")
+"""Characters after a plugin's module in its name: axolotl 0.21 takes `module.Class` and `module:Class`."""
+_FUSED_PLUGIN = tuple(f"axolotl.integrations.cut_cross_entropy{end}" for end in _ENDS)
 
 _PLUGINS_THAT_TRAIN_OTHERWISE: tuple[str, ...] = (
     "spectrum",
@@ -72,9 +78,18 @@ def is_silent(key: str, value: JsonValue) -> bool:
     return key in _SILENT or key.startswith(_PREFIXES) or (key in REJECTED | _SWITCHES and not is_set(value))
 
 
+def switches_fused_loss_on(values: Mapping[str, JsonValue]) -> bool:
+    """Whether an axolotl file has cut cross entropy only by its plugin's name: the plugin switches it on unless the file
+    says false (0.21)."""
+    plugins = values.get("plugins")
+    names = plugins if isinstance(plugins, list) else [plugins]
+    is_named = any(str(name).startswith(_FUSED_PLUGIN) for name in names)
+    return is_named and _CUT_CROSS_ENTROPY not in values
+
+
 def plugin_that_trains_otherwise(plugins: JsonValue) -> str | None:
     """Name of the first of axolotl's own plugins in the file that changes the trained weights or the loss; None where
     none does."""
     names = plugins if isinstance(plugins, list) else [plugins]
-    packages = tuple(f"axolotl.integrations.{name}." for name in _PLUGINS_THAT_TRAIN_OTHERWISE)
+    packages = tuple(f"axolotl.integrations.{name}{end}" for name in _PLUGINS_THAT_TRAIN_OTHERWISE for end in _ENDS)
     return next((str(name) for name in names if str(name).startswith(packages)), None)

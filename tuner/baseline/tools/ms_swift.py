@@ -43,6 +43,8 @@ _FSDP2: dict[str, JsonValue] = {
     "fsdp_config": {"fsdp_version": 2, "reshard_after_forward": True, "activation_checkpointing": True},
 }
 """Content of ms-swift's own `fsdp2.json`."""
+_CHOICES = frozenset(["default", "last_round", "all", "base", "ignore_empty_think", "ignore_think_prefix"])
+"""Parts of ms-swift's `loss_scale` that only choose which tokens count; all others give some tokens a larger weight."""
 
 
 _PATTERNS: tuple[str, ...] = (
@@ -83,7 +85,23 @@ def _translate(fields: TrainerFields, ranks: int) -> None:
         raise ValueError(
             f"baseline.loss_type ({loss!r:.60}) changes what is trained, which no trial does; use cross_entropy, or drop it"
         )
+    _check_loss_scale(fields)
     _translate_fsdp(values)
+
+
+def _check_loss_scale(fields: TrainerFields) -> None:
+    """Reject a file that weighs tokens by their part of a conversation, and note a choice of the tokens that count, which
+    becomes labels of -100 in ms-swift and changes no step of a trial."""
+    scale, is_binary = fields.values.pop("loss_scale", None), fields.values.pop("is_binary_loss_scale", None)
+    if scale is None:
+        return
+    weighs = not set(str(scale).split("+")) <= _CHOICES
+    if weighs and Section({"is_binary": is_binary}, "baseline").flag("is_binary") is not True:
+        raise ValueError(
+            f"baseline.loss_scale ({scale!r:.60}) weighs tokens, which no trial does; use {', '.join(sorted(_CHOICES))}, or "
+            "drop it"
+        )
+    fields.notes.append(f"baseline.loss_scale ({scale!r:.60}) is not applied: trials count every token of a sample")
 
 
 def _translate_dtype(fields: TrainerFields) -> None:

@@ -18,6 +18,7 @@ from shardtune.tuner.baseline import training_arguments
 from shardtune.tuner.baseline.section import Section
 from shardtune.tuner.baseline.tools import attention, axolotl, keys, llama_factory, ms_swift, packing, precision
 from shardtune.tuner.baseline.tools.tool import Fields, StatedAdapter, Tool, TrainerFields
+from shardtune.tuner.baseline.trainer_sections import WHOLE_LOGITS
 
 _TOOLS = (axolotl.TOOL, llama_factory.TOOL, ms_swift.TOOL)
 _TRAINERS = "per_device_train_batch_size"
@@ -97,6 +98,11 @@ def _check_names(tool: Tool, fields: TrainerFields) -> None:
     instead. If axolotl's `plugins` is set, an unknown key may belong to a plugin and gets a note."""
     version, known = _known_keys(tool.keys_file)
     has_plugins = bool(fields.values.get("plugins"))
+    if keys.switches_fused_loss_on(fields.values):
+        fields.notes.append(
+            f"baseline.plugins switches cut cross entropy on, which is not applied: trials load no plugin of {tool.title}"
+            f"; {WHOLE_LOGITS}"
+        )
     for key, value in list(fields.values.items()):
         if key in known or (has_plugins and key in tool.parallel):
             continue
@@ -104,7 +110,7 @@ def _check_names(tool: Tool, fields: TrainerFields) -> None:
         near = difflib.get_close_matches(key, sorted(known), n=1, cutoff=_CLOSE if has_plugins else 0.6)
         if has_plugins and (is_plugins or not near):
             if key not in keys.REJECTED:
-                lever = "; loss 'chunked' saves the memory of all logits" if key in keys.FUSED_LOSSES and value else ""
+                lever = f"; {WHOLE_LOGITS}" if key in keys.FUSED_LOSSES and value else ""
                 fields.notes.append(f"baseline.{key:.100} is not applied: trials load no plugin of {tool.title}{lever}")
                 del fields.values[key]
             continue

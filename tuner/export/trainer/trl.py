@@ -105,7 +105,7 @@ def _reentrant_notes(source: ExportSource) -> tuple[str, ...]:
 def _notes(source: ExportSource) -> tuple[str, ...]:
     return (
         *sample_lengths.trl_notes(source),
-        f"loss: {_measured_loss(source)} measured; TRL computes the loss in pieces of a size of its own",
+        f"loss: {_measured_loss(source)} measured; TRL computes logits in tiles of 4,096 tokens and 32,768 words",
         "metrics: TRL also computes entropy and token accuracy of each micro batch, gathers them over the ranks and waits for "
         "them; no trial did",
         *_reentrant_notes(source),

@@ -145,7 +145,7 @@ def test_keys_of_plugins_are_noted_where_plugins_are_named() -> None:
     assert (
         "baseline.plugins is not applied" in notes
         and "baseline.liger_rope is not applied" in notes
-        and "baseline.cut_cross_entropy is not applied: trials load no plugin of axolotl; loss 'chunked' saves" in notes
+        and "baseline.cut_cross_entropy is not applied: trials load no plugin of axolotl; measured with the" in notes
     )
     assert "chunked" not in notes_of(AXOLOTL | liger | {"cut_cross_entropy": False})
 

@@ -86,10 +86,11 @@ class PlanRequest(Schema):
     price."""
     budget: float | None = Field(default=None, gt=0, le=1e15)
     """Maximum amount of money that the run may cost, in the currency of the prices; null for no limit."""
-    start: date | None = Field(default=None, examples=["2026-12-01"])
+    start: date | None = Field(default=None, examples=["2030-12-01"])
     """Day (UTC) on which the run starts, at midnight; if null, the run starts at the moment of the request."""
-    deadline: date | None = Field(default=None, examples=["2027-03-01"])
-    """Last day on which the run may end; null for no deadline."""
+    deadline: date | None = Field(default=None, examples=["2031-03-01"])
+    """Last day (UTC) on which the run may end, until its midnight; null for no deadline. It may be the day of the start,
+    but no day before today."""
     sequence_length: int | None = Field(default=None, ge=8, le=4_194_304)
     """Number of tokens per sample. If null, it is the model's maximum, up to 4096."""
     global_batch: int | None = Field(default=None, ge=1, le=MOST_SAMPLES)
@@ -147,8 +148,10 @@ class PlanRequest(Schema):
         unknown = [name for name in self.prices if fold_gpu_name(name) not in map(fold_gpu_name, self.gpus)]
         if unknown:
             raise ValueError(f"prices ({unknown[0]}) names no kind of gpus ({', '.join(self.gpus)}); correct the name")
-        if self.start and self.deadline and self.deadline <= self.start:
-            raise ValueError(f"deadline ({self.deadline}) must be after the start ({self.start}); give a later day")
+        if self.start and self.deadline and self.deadline < self.start:
+            raise ValueError(
+                f"deadline ({self.deadline}) must not be before the start ({self.start}); give a later day"
+            )
         return self
 
     def price_of(self, gpu: str) -> float | None:
@@ -164,11 +167,11 @@ def fold_gpu_name(name: str) -> str:
 class DateBand(Schema):
     """Day on which a training run is expected to end, with the first and last day of the 90 % band."""
 
-    expected: date = Field(examples=["2027-01-17"])
+    expected: date = Field(examples=["2031-01-17"])
     """Expected day."""
-    earliest: date = Field(examples=["2026-12-28"])
+    earliest: date = Field(examples=["2030-12-28"])
     """First day of the band."""
-    latest: date = Field(examples=["2027-02-16"])
+    latest: date = Field(examples=["2031-02-16"])
     """Last day of the band."""
 
 
@@ -236,9 +239,9 @@ class Plan(Schema):
     tokens: float
     """Number of tokens on which the run trains."""
     sequence_length: int
-    start: date = Field(examples=["2026-12-01"])
+    start: date = Field(examples=["2030-12-01"])
     """Day (UTC) on which the run starts."""
-    deadline: date | None = Field(examples=["2027-03-01"])
+    deadline: date | None = Field(examples=["2031-03-01"])
     """Last day on which the run may end; null if the request states none."""
     budget: float | None
     """Maximum amount of money that the run may cost; null if the request states none."""

@@ -58,8 +58,8 @@ class PlansPage:
     plots: tuple[Plot, ...]
     has_cost: bool
     address: str
-    """URL that shows the same plan again. Empty if there is no plan, or the model was pasted, which a URL cannot
-    hold."""
+    """URL that shows the plan again, from the midnight of its first day. Empty if there is no plan, or the model was
+    pasted, which a URL cannot hold."""
 
 
 def plans_page(form: PlanForm, make_plan: MakePlan | None) -> PlansPage:
@@ -82,14 +82,16 @@ def plans_page(form: PlanForm, make_plan: MakePlan | None) -> PlansPage:
         lines=tuple(_line(plan, row) for row in plan.rows) if plan is not None else (),
         plots=plots(plan, chosen) if plan is not None else (),
         has_cost=plan is not None and plan_has_prices(plan),
-        address=_address(form) if plan is not None else "",
+        address=_address(form, plan) if plan is not None else "",
     )
 
 
-def _address(form: PlanForm) -> str:
+def _address(form: PlanForm, plan: Plan) -> str:
     if form.model == "custom":
         return ""
-    return "/plans?" + urlencode(form.model_dump(exclude={"config"}, exclude_defaults=True) | {"tokens": form.tokens})
+    # Without its first day, the plan would begin anew whenever someone opens the address.
+    stated = {"tokens": form.tokens, "start": f"{plan.start}"}
+    return "/plans?" + urlencode(form.model_dump(exclude={"config"}, exclude_defaults=True) | stated)
 
 
 def _plan(form: PlanForm, make_plan: MakePlan) -> tuple[Plan | None, tuple[FieldError, ...]]:

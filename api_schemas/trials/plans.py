@@ -1,5 +1,6 @@
 """Schemas of plans: hours, money and finish date of a whole training run, by kind and number of GPUs."""
 
+import difflib
 import math
 import re
 from datetime import date
@@ -19,6 +20,7 @@ MOST_GPUS = MOST_RANKS
 MOST_CELLS = 120
 """Maximum number of rows of a plan: the number of kinds of GPUs times the number of cluster sizes."""
 GpuName = Annotated[str, StringConstraints(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._-]*$")]
+CurrencyName = Annotated[str, StringConstraints(max_length=8, pattern=r"^[^\s\[\]]+$")]
 Evidence = Literal["predicted", "projected", "measured"]
 """Basis of the speed in a plan's row. It is predicted from the catalogue alone, projected from measurements on fewer
 GPUs, or measured, if the request has a measurement of this very configuration on so many GPUs."""
@@ -84,6 +86,9 @@ class PlanRequest(Schema):
     prices: dict[GpuName, float] = Field(default={}, max_length=12)
     """Price of one GPU for one hour, in your currency, by kind of GPU. No cost is calculated for kinds without a
     price."""
+    currency: CurrencyName | None = Field(default=None, examples=["USD"])
+    """Currency of `prices` and `budget`; null if it is not stated. A service adds its own prices to those of the request
+    only if this is the service's currency."""
     budget: float | None = Field(default=None, gt=0, le=1e15)
     """Maximum amount of money that the run may cost, in the currency of the prices; null for no limit."""
     start: date | None = Field(default=None, examples=["2030-12-01"])
@@ -145,14 +150,19 @@ class PlanRequest(Schema):
                 f"counts ({uneven[0]}) must be a multiple of gpus_per_node ({node}), or no larger; try "
                 f"{uneven[0] // node * node}"
             )
-        unknown = [name for name in self.prices if fold_gpu_name(name) not in map(fold_gpu_name, self.gpus)]
-        if unknown:
-            raise ValueError(f"prices ({unknown[0]}) names no kind of gpus ({', '.join(self.gpus)}); correct the name")
+        unknown = next((name for name in self.prices if not self._has_kind(name)), None)
+        if unknown is not None:
+            close = difflib.get_close_matches(unknown.lower(), self.gpus, 1)
+            remedy = f"did you mean {close[0]}? Otherwise add it to gpus" if close else "correct it, or add it to gpus"
+            raise ValueError(f"prices ({unknown}) names no kind of gpus ({', '.join(self.gpus)}); {remedy}")
         if self.start and self.deadline and self.deadline < self.start:
             raise ValueError(
                 f"deadline ({self.deadline}) must not be before the start ({self.start}); give a later day"
             )
         return self
+
+    def _has_kind(self, name: str) -> bool:
+        return fold_gpu_name(name) in map(fold_gpu_name, self.gpus)
 
     def price_of(self, gpu: str) -> float | None:
         """Return the price of one hour of a kind of GPU; None if the request states none."""
@@ -243,6 +253,9 @@ class Plan(Schema):
     """Day (UTC) on which the run starts."""
     deadline: date | None = Field(examples=["2031-03-01"])
     """Last day on which the run may end; null if the request states none."""
+    currency: str | None = Field(default=None, examples=["USD"])
+    """Currency of the costs and the budget: the one that the request states, or the service's if all prices are the
+    service's own. null if it is not known."""
     budget: float | None
     """Maximum amount of money that the run may cost; null if the request states none."""
     rows: tuple[PlanRow, ...]

@@ -35,6 +35,7 @@ def plan(
     gpus_per_node: int = 8,
     network: str | None = None,
     prices: Mapping[str, float] | None = None,
+    currency: str | None = None,
     budget: float | None = None,
     start: date | str | None = None,
     deadline: date | str | None = None,
@@ -54,6 +55,7 @@ def plan(
         gpus_per_node: GPUs of a node.
         network: network between nodes by name, such as `infiniband-ndr` (default: the usual one of each kind).
         prices: price of a GPU-hour by kind, in your currency.
+        currency: currency of the prices and the budget, such as `USD`, which the plan then names.
         budget: money that the run may cost.
         start: first day (UTC) of the run, from midnight (default: the run starts now).
         deadline: last day on which the run may end.
@@ -85,6 +87,7 @@ def plan(
             "counts": _whole([counts] if isinstance(counts, int | Integral) else list(counts)),
             "gpus_per_node": gpus_per_node,
             "network": network,
+            "currency": currency,
             "budget": budget,
             "start": planner.read_day(start, "start"),
             "deadline": planner.read_day(deadline, "deadline"),
@@ -101,7 +104,8 @@ def _whole(counts: Sequence[Any]) -> list[Any]:
 def _planned(made: Plan) -> TrainingPlan:
     answer = plan_tool.plan_answer(made, MOST_CELLS)
     configs = {(row.gpu, row.gpus): row.config for row in made.rows}
-    choices = [AnswerRow(_choice(choice), configs[choice.gpu, choice.gpus]) for choice in answer.choices]
+    unit = made.currency or "in your currency"
+    choices = [AnswerRow(_choice(choice, unit), configs[choice.gpu, choice.gpus]) for choice in answer.choices]
     impossible = [AnswerRow(cells(gpu=row.gpu, gpus=row.gpus, reason=row.reason)) for row in answer.impossible]
     subject = (
         f"{made.model} ({made.parameters / 1e9:.2f} billion parameters), {made.tokens:,.0f} tokens, sequence "
@@ -114,14 +118,14 @@ def _planned(made: Plan) -> TrainingPlan:
     return TrainingPlan(answer.summary, tables, subject, answer.notes, made)
 
 
-def _choice(choice: PlanChoice) -> Mapping[str, Any]:
+def _choice(choice: PlanChoice, currency: str) -> Mapping[str, Any]:
     return cells(
         gpus=choice.gpus,
         gpu=choice.gpu,
         configuration=choice.description + (" (may not fit)" if choice.may_not_fit else ""),
         days=choice.days,
         gpu_hours=choice.gpu_hours,
-        cost=None if choice.cost is None else choice.cost.model_copy(update={"unit": "in your currency"}),
+        cost=None if choice.cost is None else choice.cost.model_copy(update={"unit": currency}),
         ends=DayFigure(
             choice.finish.expected,
             choice.finish.earliest,

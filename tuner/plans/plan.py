@@ -69,6 +69,7 @@ def plan(request: PlanRequest, now: datetime, objective: Objective = Objective()
         sequence_length=first.sequence,
         start=start,
         deadline=request.deadline,
+        currency=request.currency,
         budget=request.budget,
         rows=tuple(rows),
         impossible=tuple(impossible),
@@ -88,10 +89,7 @@ def _check_distinct(kinds: Sequence[_Kind]) -> None:
 
 
 def _check_limits(request: PlanRequest, start: date, today: date) -> None:
-    if request.deadline is not None and request.deadline < today:
-        raise ValueError(f"deadline ({request.deadline}) has passed: today is {today} in UTC; give a later day")
-    if request.deadline is not None and request.deadline < start:
-        raise ValueError(f"deadline ({request.deadline}) must not be before the start ({start}); give a later day")
+    run_days.check_deadline(request.deadline, start, today)
     # Not a rule of the request: the operator of a service may have added prices.
     if request.budget is not None and not request.prices:
         raise ValueError(f"budget ({request.budget:g}) needs prices; give the price of a GPU-hour for each kind")

@@ -43,6 +43,7 @@ Prices = Annotated[
     str | None, typer.Option(help="Price of a GPU-hour by kind, in your currency, such as h100=2.10,h200=2.60.")
 ]
 PriceFile = Annotated[Path | None, typer.Option(help="JSON file of such prices by kind.")]
+Currency = Annotated[str | None, typer.Option(help="Currency of the prices and the budget, such as USD.")]
 Money = Annotated[float | None, typer.Option(help="Money that the run may cost.")]
 FirstDay = Annotated[
     str | None, typer.Option(metavar="DAY", help="First day (UTC) of the run (default: it starts now).")
@@ -80,6 +81,7 @@ def command(
     network: Network = None,
     price: Prices = None,
     prices: PriceFile = None,
+    currency: Currency = None,
     budget: Money = None,
     start: FirstDay = None,
     deadline: LastDay = None,
@@ -104,6 +106,7 @@ def command(
         "gpus_per_node": gpus_per_node,
         "network": network,
         "prices": options.read_prices(price, prices),
+        "currency": currency,
         "budget": budget,
         "start": planner.read_day(start, "--start"),
         "deadline": planner.read_day(deadline, "--deadline"),

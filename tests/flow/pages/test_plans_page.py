@@ -41,14 +41,15 @@ def test_the_operators_prices_are_used_where_a_request_has_none(quick_client, co
     settings = context.settings.model_copy(update={"gpu_prices": {"H100-SXM5-80GB": 2.5, "h200": 9.0}})
     object.__setattr__(context, "settings", settings)
     asked = {"model": "llama-3.1-8b", "tokens": 3e11, "gpus": ["h100", "h200", "b200"], "counts": [64]}
-    plan = quick_client.post("/v1/plans", json=asked | {"prices": {"h200": 2.6}}).json()
+    plan = quick_client.post("/v1/plans", json=asked | {"prices": {"h200": 2.6}, "currency": "usd"}).json()
     prices = {
         row["gpu"]: row["cost"] and row["cost"]["expected"] / row["gpu_hours"]["expected"] for row in plan["rows"]
     }
     assert prices == {"h100": pytest.approx(2.5), "h200": pytest.approx(2.6), "b200": None}
-    assert "price of h100: that of the service's setting gpu_prices" in plan["notes"]
+    assert "price of h100: that of the service's setting gpu_prices, in USD" in plan["notes"]
     limited = quick_client.post("/v1/plans", json=asked | {"budget": 1e9}).json()
     assert limited["fastest_in_budget"]["gpu"] in ("h100", "h200"), "its price is the operator's"
+    assert limited["currency"] == "USD" and "budget (1e+09): taken to be in USD" in limited["notes"][-1]
     unpriced = quick_client.post("/v1/plans", json=asked | {"gpus": ["b200"], "budget": 5})
     assert unpriced.status_code == 422 and "budget (5) needs prices" in unpriced.text
 

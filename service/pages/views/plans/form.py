@@ -37,6 +37,8 @@ class PlanForm(BaseModel):
     network: str = ""
     """Name of a network between nodes; empty for the usual one of each kind."""
     prices: str = Field(default="", max_length=1000)
+    currency: str = ""
+    """Currency of the prices and the budget; empty if the user does not state it."""
     budget: str = ""
     start: str = ""
     deadline: str = ""
@@ -62,6 +64,7 @@ def plan_request(form: PlanForm) -> PlanRequest:
         "gpus_per_node": positive_int("gpus_per_node", form.gpus_per_node),
         "network": form.network or None,
         "prices": _list("prices", lambda: written_lists.read_prices(form.prices)),
+        "currency": form.currency.strip() or None,
         "budget": number("budget", form.budget) if form.budget.strip() else None,
         "start": _day("start", form.start),
         "deadline": _day("deadline", form.deadline),

@@ -7,7 +7,8 @@ from numbers import Integral
 from typing import Any
 
 from shardtune.api_schemas.trials.plans import MOST_CELLS, Plan
-from shardtune.service.cli.plan import planner
+from shardtune.service.cli.plan import options, planner
+from shardtune.service.cli.plan.options import StatedPrices
 from shardtune.service.mcp import plan_tool
 from shardtune.service.mcp.schemas.answers import PlanChoice
 from shardtune.service.python_api import arguments
@@ -34,7 +35,8 @@ def plan(
     counts: int | Sequence[int],
     gpus_per_node: int = 8,
     network: str | None = None,
-    prices: Mapping[str, float] | None = None,
+    prices: Mapping[str, float] | str | None = None,
+    spot: bool = False,
     currency: str | None = None,
     budget: float | None = None,
     start: date | str | None = None,
@@ -54,7 +56,9 @@ def plan(
         counts: numbers of GPUs, such as `[8, 16, 32]`.
         gpus_per_node: GPUs of a node.
         network: network between nodes by name, such as `infiniband-ndr` (default: the usual one of each kind).
-        prices: price of a GPU-hour by kind, in your currency.
+        prices: price of a GPU-hour by kind, in your currency; or the path of a JSON file with such prices; or `sky` for the
+            lowest prices of SkyPilot's catalogue on this machine, `sky:lambda` for those of one cloud.
+        spot: with the prices of SkyPilot's catalogue: take those of spot instances.
         currency: currency of the prices and the budget, such as `USD`, which the plan then names.
         budget: money that the run may cost.
         start: first day (UTC) of the run, from midnight (default: the run starts now).
@@ -71,29 +75,37 @@ def plan(
         PlatformFailure: the hub did not answer.
     """
     with python_errors():
+        kinds = [gpus] if isinstance(gpus, str) else list(gpus)
+        money = _stated_prices(prices, currency, kinds, gpus_per_node, is_spot=spot)
+        workload = {"sequence_length": sequence_length, "global_batch": global_batch, "precision": precision}
         values = planner.plannable_values(arguments.read_model(model).values)
-        values |= arguments.stated(
-            {
-                "sequence_length": sequence_length,
-                "global_batch": global_batch,
-                "precision": precision,
-                "prices": prices,
-                "goodput": goodput,
-            }
-        )
+        values |= arguments.stated(workload | {"prices": money.prices, "goodput": goodput})
         values |= {
             "tokens": tokens,
-            "gpus": [gpus] if isinstance(gpus, str) else list(gpus),
+            "gpus": kinds,
             "counts": _whole([counts] if isinstance(counts, int | Integral) else list(counts)),
             "gpus_per_node": gpus_per_node,
             "network": network,
-            "currency": currency,
+            "currency": money.currency,
             "budget": budget,
             "start": planner.read_day(start, "start"),
             "deadline": planner.read_day(deadline, "deadline"),
             "measurements": list(measurements),
         }
-        return _planned(planner.make_plan(values))
+        return _answer(money.noted(planner.make_plan(values)))
+
+
+def _stated_prices(
+    prices: Mapping[str, float] | str | None,
+    currency: str | None,
+    kinds: Sequence[str],
+    gpus_per_node: int,
+    *,
+    is_spot: bool,
+) -> StatedPrices:
+    source = prices if isinstance(prices, str) else None
+    read = options.read_prices(options.PriceOptions(None, source, currency, is_spot), kinds, gpus_per_node)
+    return read if prices is None or isinstance(prices, str) else read._replace(prices=prices)
 
 
 def _whole(counts: Sequence[Any]) -> list[Any]:
@@ -101,7 +113,7 @@ def _whole(counts: Sequence[Any]) -> list[Any]:
     return [int(count) if isinstance(count, Integral) else count for count in counts]
 
 
-def _planned(made: Plan) -> TrainingPlan:
+def _answer(made: Plan) -> TrainingPlan:
     answer = plan_tool.plan_answer(made, MOST_CELLS)
     configs = {(row.gpu, row.gpus): row.config for row in made.rows}
     unit = made.currency or "in your currency"

@@ -42,7 +42,14 @@ Network = Annotated[
 Prices = Annotated[
     str | None, typer.Option(help="Price of a GPU-hour by kind, in your currency, such as h100=2.10,h200=2.60.")
 ]
-PriceFile = Annotated[Path | None, typer.Option(help="JSON file of such prices by kind.")]
+PriceSource = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE|sky",
+        help="JSON file of such prices by kind; or sky for the lowest of SkyPilot's catalogue, sky:lambda for one cloud.",
+    ),
+]
+Spot = Annotated[bool, typer.Option("--spot", help="With --prices sky, take the prices of spot instances.")]
 Currency = Annotated[str | None, typer.Option(help="Currency of the prices and the budget, such as USD.")]
 Money = Annotated[float | None, typer.Option(help="Money that the run may cost.")]
 FirstDay = Annotated[
@@ -80,7 +87,8 @@ def command(
     gpus_per_node: GpusPerNode = 8,
     network: Network = None,
     price: Prices = None,
-    prices: PriceFile = None,
+    prices: PriceSource = None,
+    spot: Spot = False,
     currency: Currency = None,
     budget: Money = None,
     start: FirstDay = None,
@@ -98,15 +106,17 @@ def command(
 ) -> None:
     """Plan a training run: hours, money and finish date by kind and number of GPUs, without running anything."""
     run = run_tokens.read_tokens(tokens, data, epochs)
+    kinds = [name.strip() for name in gpus.split(",") if name.strip()]
+    stated = options.read_prices(options.PriceOptions(price, prices, currency, spot), kinds, gpus_per_node)
     values: dict[str, Any] = planner.plannable_values(model_argument.read_model(model).values)
     values |= stated_workload(seq_len, global_batch, precision) | {
         "tokens": run.tokens,
-        "gpus": [name.strip() for name in gpus.split(",") if name.strip()],
+        "gpus": kinds,
         "counts": options.read_counts(counts),
         "gpus_per_node": gpus_per_node,
         "network": network,
-        "prices": options.read_prices(price, prices),
-        "currency": currency,
+        "prices": stated.prices,
+        "currency": stated.currency,
         "budget": budget,
         "start": planner.read_day(start, "--start"),
         "deadline": planner.read_day(deadline, "--deadline"),
@@ -120,7 +130,7 @@ def command(
         },
     }
     load_numpy()
-    plan = run.checked(planner.make_plan(values))
+    plan = stated.noted(run.checked(planner.make_plan(values)))
     if as_json:
         print(plan.model_dump_json())
     else:

@@ -8,15 +8,25 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from shardtune.service.cli.lazy_module import LazyModule, load_numpy
-from shardtune.service.cli.options import AsJson, PlainModel, PrecisionName, SequenceLength, stated_workload
+from shardtune.service.cli.options import (
+    AsJson,
+    KeyFile,
+    PlainModel,
+    PrecisionName,
+    SequenceLength,
+    Service,
+    StateDir,
+    stated_workload,
+)
 
 if TYPE_CHECKING:
     from shardtune.service.cli.plan import epochs as run_tokens
-    from shardtune.service.cli.plan import lines, options, planner
+    from shardtune.service.cli.plan import lines, lost_time, options, planner
     from shardtune.service.cli.predict import model_argument
 else:
     run_tokens = LazyModule("shardtune.service.cli.plan.epochs")
     lines = LazyModule("shardtune.service.cli.plan.lines")
+    lost_time = LazyModule("shardtune.service.cli.plan.lost_time")
     options = LazyModule("shardtune.service.cli.plan.options")
     planner = LazyModule("shardtune.service.cli.plan.planner")
     model_argument = LazyModule("shardtune.service.cli.predict.model_argument")
@@ -65,11 +75,24 @@ Overhead = Annotated[
 FailureRate = Annotated[
     float, typer.Option(min=0, max=1, help="Failures that end the job, per GPU and hour (default: Llama 3's).")
 ]
-CheckpointSeconds = Annotated[float, typer.Option(min=0, help="Seconds for which a checkpoint stops training.")]
+CheckpointSeconds = Annotated[
+    float | None,
+    typer.Option(min=0, help="Seconds for which a checkpoint stops training (default: those of --study, else 60)."),
+]
 CheckpointInterval = Annotated[
     float | None, typer.Option(min=1, help="Seconds between checkpoints (default: what loses least).")
 ]
-RestartSeconds = Annotated[float, typer.Option(min=0, help="Seconds from a failure to the next step.")]
+RestartSeconds = Annotated[
+    float,
+    typer.Option(min=0, help="Seconds from a failure to the next step; with --study, without loading the checkpoint."),
+]
+MeasuredStudy = Annotated[
+    str | None,
+    typer.Option(
+        help="Id of a stored study of this model, or last: its resume check measured the times to save and load a "
+        "checkpoint."
+    ),
+]
 Measurements = Annotated[
     Path | None,
     typer.Option(help="JSON list of measurements on a few GPUs, from which larger sizes are projected."),
@@ -98,10 +121,14 @@ def command(
     precision: PrecisionName = None,
     overhead: Overhead = 0.15,
     failure_rate: FailureRate = 2e-5,
-    checkpoint_seconds: CheckpointSeconds = 60,
+    checkpoint_seconds: CheckpointSeconds = None,
     checkpoint_interval: CheckpointInterval = None,
     restart_seconds: RestartSeconds = 600,
+    study: MeasuredStudy = None,
     measured: Measurements = None,
+    service: Service = None,
+    key_file: KeyFile = None,
+    state_dir: StateDir = Path(".shardtune"),
     as_json: AsJson = False,
 ) -> None:
     """Plan a training run: hours, money and finish date by kind and number of GPUs, without running anything."""
@@ -121,16 +148,18 @@ def command(
         "start": planner.read_day(start, "--start"),
         "deadline": planner.read_day(deadline, "--deadline"),
         "measurements": options.read_measurements(measured),
-        "goodput": {
-            "overhead": overhead,
-            "failures_per_gpu_hour": failure_rate,
-            "checkpoint_s": checkpoint_seconds,
-            "checkpoint_interval_s": checkpoint_interval,
-            "restart_s": restart_seconds,
-        },
+    }
+    # Last: without --service, a service starts on the state directory for seconds.
+    times = lost_time.measured_times(lost_time.StudyOptions(study, service, key_file, state_dir), values["model"].name)
+    values["goodput"] = {
+        "overhead": overhead,
+        "failures_per_gpu_hour": failure_rate,
+        "checkpoint_s": times.save_s if checkpoint_seconds is None else checkpoint_seconds,
+        "checkpoint_interval_s": checkpoint_interval,
+        "restart_s": restart_seconds + times.load_s,
     }
     load_numpy()
-    plan = stated.noted(run.checked(planner.make_plan(values)))
+    plan = times.noted(stated.noted(run.checked(planner.make_plan(values))))
     if as_json:
         print(plan.model_dump_json())
     else:

@@ -20,7 +20,6 @@ MOST_GPUS = MOST_RANKS
 MOST_CELLS = 120
 """Maximum number of rows of a plan: the number of kinds of GPUs times the number of cluster sizes."""
 GpuName = Annotated[str, StringConstraints(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._-]*$")]
-CurrencyName = Annotated[str, StringConstraints(max_length=8, pattern=r"^[^\s\[\]]+$")]
 Evidence = Literal["predicted", "projected", "measured"]
 """Basis of the speed in a plan's row. It is predicted from the catalogue alone, projected from measurements on fewer
 GPUs, or measured, if the request has a measurement of this very configuration on so many GPUs."""
@@ -86,7 +85,7 @@ class PlanRequest(Schema):
     prices: dict[GpuName, float] = Field(default={}, max_length=12)
     """Price of one GPU for one hour, in your currency, by kind of GPU. No cost is calculated for kinds without a
     price."""
-    currency: CurrencyName | None = Field(default=None, examples=["USD"])
+    currency: str | None = Field(default=None, min_length=1, max_length=8, examples=["USD"])
     """Currency of `prices` and `budget`; null if it is not stated. A service adds its own prices to those of the request
     only if this is the service's currency."""
     budget: float | None = Field(default=None, gt=0, le=1e15)
@@ -134,6 +133,14 @@ class PlanRequest(Schema):
             earlier = next(other for other in value if fold_gpu_name(other) == fold_gpu_name(name))
             if earlier != name:
                 raise ValueError(f"prices.{name} ({price}) is the same kind as {earlier}; give its price once")
+        return value
+
+    @field_validator("currency")
+    @classmethod
+    def _printable(cls, value: str | None) -> str | None:
+        # Brackets are markup on a terminal.
+        if value is not None and any(sign.isspace() or sign in "[]" or not sign.isprintable() for sign in value):
+            raise ValueError(f"currency ({value!r}) must be a name without spaces and brackets; give one such as USD")
         return value
 
     @model_validator(mode="after")

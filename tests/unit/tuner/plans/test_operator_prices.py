@@ -82,6 +82,12 @@ def test_a_service_does_not_start_with_a_price_that_no_plan_would_use(
         read_settings()
 
 
+@pytest.mark.parametrize("currency", ["[/]", "US D", "", "a long name", "\x1b"])
+def test_a_currency_is_a_short_name(currency: str) -> None:
+    with pytest.raises(ValueError, match="currency"):
+        request(currency=currency)
+
+
 def test_a_price_of_no_kind_of_the_plan_names_the_kind_that_was_meant() -> None:
     with pytest.raises(ValueError, match=r"prices \(h1000\) names no kind of gpus \(h100, h200\); did you mean h100\?"):
         request(prices={"h1000": 2.0})

@@ -16,6 +16,7 @@ from shardtune.db.limits import MOST_LOCK_S, DatabaseLimits
 from shardtune.db.session import parse_url
 from shardtune.service.hub_endpoint import check_endpoint
 from shardtune.service.trusted_proxies import check_proxies
+from shardtune.tuner.plans.operator_prices import check_kinds
 
 DEFAULT_DATABASE_URL = "sqlite:///.shardtune/shardtune.sqlite3"
 SECRET_FIELDS = ("database_url", "secret_key")
@@ -162,10 +163,11 @@ class Settings(BaseSettings):
     only.
     """
     currency: str = Field(default="USD", min_length=1, max_length=8)
-    """Currency of `price_per_gpu_hour`, as shown in cost reports."""
+    """Currency of `price_per_gpu_hour` and of `gpu_prices`, as shown in cost reports and plans."""
     gpu_prices: dict[str, Annotated[float, Field(gt=0, le=1e6)]] = {}
-    """Price of one GPU for an hour by its name in the catalogue, such as `{"h100": 2.1}`. Plans use it for kinds of GPUs
-    whose price the request does not state. Default: plans know only the prices of their requests.
+    """Price of one GPU for an hour by its name in the catalogue, such as `{"h100": 2.1}`, in `currency`. Plans use it
+    for kinds of GPUs whose price the request does not state, unless the request's own prices may be in another currency.
+    Default: plans know only the prices of their requests.
     """
     retune_gpu_seconds_per_day: float = Field(default=86_400, ge=0)
     """GPU-seconds (seconds × ranks) that retunes and canaries of all projects together may use per day, from midnight
@@ -199,6 +201,12 @@ class Settings(BaseSettings):
     resume_check: ResumePlan = ResumePlan()
     """Number of steps that a study's winner trains before its checkpoint is saved, and after it resumes from the
     checkpoint (resume check). JSON in the environment."""
+
+    @field_validator("gpu_prices")
+    @classmethod
+    def _known_kinds(cls, prices: dict[str, float]) -> dict[str, float]:
+        check_kinds(prices, "gpu_prices")
+        return prices
 
     @field_validator("retune_timezone")
     @classmethod

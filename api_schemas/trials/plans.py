@@ -1,5 +1,6 @@
 """Schemas of plans: hours, money and finish date of a whole training run, by kind and number of GPUs."""
 
+import difflib
 import math
 import re
 from datetime import date
@@ -90,12 +91,16 @@ class PlanRequest(Schema):
     prices: dict[GpuName, float] = Field(default={}, max_length=12)
     """Price of one GPU for one hour, in your currency, by kind of GPU. No cost is calculated for kinds without a
     price."""
+    currency: str | None = Field(default=None, min_length=1, max_length=8, examples=["USD"])
+    """Currency of `prices` and `budget`; null if it is not stated. A service adds its own prices to those of the request
+    only if this is the service's currency."""
     budget: float | None = Field(default=None, gt=0, le=1e15)
     """Maximum amount of money that the run may cost, in the currency of the prices; null for no limit."""
-    start: date | None = Field(default=None, examples=["2026-12-01"])
+    start: date | None = Field(default=None, examples=["2030-12-01"])
     """Day (UTC) on which the run starts, at midnight; if null, the run starts at the moment of the request."""
-    deadline: date | None = Field(default=None, examples=["2027-03-01"])
-    """Last day on which the run may end; null for no deadline."""
+    deadline: date | None = Field(default=None, examples=["2031-03-01"])
+    """Last day (UTC) on which the run may end, until its midnight; null for no deadline. It may be the day of the start,
+    but no day before today."""
     sequence_length: int | None = Field(default=None, ge=8, le=4_194_304)
     """Number of tokens per sample. If null, it is the model's maximum, up to 4096."""
     global_batch: int | None = Field(default=None, ge=1, le=MOST_SAMPLES)
@@ -136,6 +141,14 @@ class PlanRequest(Schema):
                 raise ValueError(f"prices.{name} ({price}) is the same kind as {earlier}; give its price once")
         return value
 
+    @field_validator("currency")
+    @classmethod
+    def _printable(cls, value: str | None) -> str | None:
+        # Brackets are markup on a terminal.
+        if value is not None and any(sign.isspace() or sign in "[]" or not sign.isprintable() for sign in value):
+            raise ValueError(f"currency ({value!r}) must be a name without spaces and brackets; give one such as USD")
+        return value
+
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         cells = len(self.gpus) * len(self.counts)
@@ -150,12 +163,19 @@ class PlanRequest(Schema):
                 f"counts ({uneven[0]}) must be a multiple of gpus_per_node ({node}), or no larger; try "
                 f"{uneven[0] // node * node}"
             )
-        unknown = [name for name in self.prices if fold_gpu_name(name) not in map(fold_gpu_name, self.gpus)]
-        if unknown:
-            raise ValueError(f"prices ({unknown[0]}) names no kind of gpus ({', '.join(self.gpus)}); correct the name")
-        if self.start and self.deadline and self.deadline <= self.start:
-            raise ValueError(f"deadline ({self.deadline}) must be after the start ({self.start}); give a later day")
+        unknown = next((name for name in self.prices if not self._has_kind(name)), None)
+        if unknown is not None:
+            close = difflib.get_close_matches(unknown.lower(), self.gpus, 1)
+            remedy = f"did you mean {close[0]}? Otherwise add it to gpus" if close else "correct it, or add it to gpus"
+            raise ValueError(f"prices ({unknown}) names no kind of gpus ({', '.join(self.gpus)}); {remedy}")
+        if self.start and self.deadline and self.deadline < self.start:
+            raise ValueError(
+                f"deadline ({self.deadline}) must not be before the start ({self.start}); give a later day"
+            )
         return self
+
+    def _has_kind(self, name: str) -> bool:
+        return fold_gpu_name(name) in map(fold_gpu_name, self.gpus)
 
     def price_of(self, gpu: str) -> float | None:
         """Return the price of one hour of a kind of GPU; None if the request states none."""
@@ -170,11 +190,11 @@ def fold_gpu_name(name: str) -> str:
 class DateBand(Schema):
     """Day on which a training run is expected to end, with the first and last day of the 90 % band."""
 
-    expected: date = Field(examples=["2027-01-17"])
+    expected: date = Field(examples=["2031-01-17"])
     """Expected day."""
-    earliest: date = Field(examples=["2026-12-28"])
+    earliest: date = Field(examples=["2030-12-28"])
     """First day of the band."""
-    latest: date = Field(examples=["2027-02-16"])
+    latest: date = Field(examples=["2031-02-16"])
     """Last day of the band."""
 
 
@@ -242,10 +262,13 @@ class Plan(Schema):
     tokens: float
     """Number of tokens on which the run trains."""
     sequence_length: int
-    start: date = Field(examples=["2026-12-01"])
+    start: date = Field(examples=["2030-12-01"])
     """Day (UTC) on which the run starts."""
-    deadline: date | None = Field(examples=["2027-03-01"])
+    deadline: date | None = Field(examples=["2031-03-01"])
     """Last day on which the run may end; null if the request states none."""
+    currency: str | None = Field(default=None, examples=["USD"])
+    """Currency of the costs and the budget: the one that the request states, or the service's if all prices are the
+    service's own. null if it is not known."""
     budget: float | None
     """Maximum amount of money that the run may cost; null if the request states none."""
     rows: tuple[PlanRow, ...]

@@ -56,8 +56,8 @@ def questions() -> list[Question]:
             near(2.5, 0.01), "2.50 for each GPU-hour",
         ),
         Question(
-            "plan", "Can Llama 3.1 70B see 15 trillion tokens on 64 H100 by the end of March 2027 if it starts on 1 December 2026?",
-            _plan("llama-3.1-70b", 15e12, "h100", 64, start="2026-12-01", deadline="2027-03-31"),
+            "plan", "Can Llama 3.1 70B see 15 trillion tokens on 64 H100 by the end of March 2031 if it starts on 1 December 2030?",
+            _plan("llama-3.1-70b", 15e12, "h100", 64, start="2030-12-01", deadline="2031-03-31"),
             lambda answers: answers[0]["choices"][0]["meets_deadline"], equals("no"),
             "no: 6 × 70e9 × 15e12 FLOPs at 64 × 989e12 FLOP/s take more than 3 years at full peak",
         ),

@@ -9,6 +9,7 @@ from shardtune.service.mcp.schemas.arguments import PlanArguments
 from shardtune.service.mcp.schemas.figures import GIB, SPEED, Figure, figure
 
 _MONEY = "money in the currency of the prices"
+"""Unit of costs if the plan does not know their currency."""
 _HOURS_OF_DAY = 24.0
 
 
@@ -29,16 +30,16 @@ def plan_answer(planned: Plan, most_rows: int) -> PlanAnswer:
         parameters=planned.parameters,
         tokens=planned.tokens,
         sequence_length=planned.sequence_length,
-        choices=tuple(map(_choice, rows[:most_rows])),
-        cheapest_in_time=None if planned.cheapest_in_time is None else _choice(planned.cheapest_in_time),
-        fastest_in_budget=None if planned.fastest_in_budget is None else _choice(planned.fastest_in_budget),
+        choices=tuple(_choice(planned, row) for row in rows[:most_rows]),
+        cheapest_in_time=None if planned.cheapest_in_time is None else _choice(planned, planned.cheapest_in_time),
+        fastest_in_budget=None if planned.fastest_in_budget is None else _choice(planned, planned.fastest_in_budget),
         impossible=planned.impossible,
         omitted=max(0, len(rows) - most_rows),
         notes=planned.notes,
     )
 
 
-def _choice(row: PlanRow) -> PlanChoice:
+def _choice(planned: Plan, row: PlanRow) -> PlanChoice:
     return PlanChoice(
         gpu=row.gpu,
         gpus=row.gpus,
@@ -48,7 +49,7 @@ def _choice(row: PlanRow) -> PlanChoice:
         may_not_fit=row.may_not_fit,
         days=_figure(row, row.hours, "days", _HOURS_OF_DAY),
         gpu_hours=_figure(row, row.gpu_hours, "GPU-hours"),
-        cost=None if row.cost is None else _figure(row, row.cost, _MONEY),
+        cost=None if row.cost is None else _figure(row, row.cost, planned.currency or _MONEY),
         finish=row.finish,
         meets_deadline=row.meets_deadline,
         within_budget=row.within_budget,
@@ -75,7 +76,7 @@ def _in_words(planned: Plan) -> str:
         reason = "no row is expected to end in time" if planned.rows else "nothing can run on these GPUs"
         return f"{planned.model}: {reason}."
     days = _figure(row, row.hours, "days", _HOURS_OF_DAY)
-    cost = "" if row.cost is None else f", cost {_figure(row, row.cost, _MONEY).in_words()}"
+    cost = "" if row.cost is None else f", cost {_figure(row, row.cost, planned.currency or _MONEY).in_words()}"
     return (
         f"{'Cheapest' if row.cost else 'Fewest GPU-hours'}: {row.gpus} × {row.gpu}, {days.in_words()}, ends "
         f"{row.finish.expected} ({row.finish.earliest} to {row.finish.latest}){cost}."

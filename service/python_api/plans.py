@@ -7,7 +7,8 @@ from numbers import Integral
 from typing import Any
 
 from shardtune.api_schemas.trials.plans import MOST_CELLS, Plan
-from shardtune.service.cli.plan import planner
+from shardtune.service.cli.plan import options, planner
+from shardtune.service.cli.plan.options import StatedPrices
 from shardtune.service.mcp import plan_tool
 from shardtune.service.mcp.schemas.answers import PlanChoice
 from shardtune.service.python_api import arguments
@@ -36,7 +37,9 @@ def plan(
     network: str | None = None,
     nodes_per_leaf: int | None = None,
     oversubscription: float | None = None,
-    prices: Mapping[str, float] | None = None,
+    prices: Mapping[str, float] | str | None = None,
+    spot: bool = False,
+    currency: str | None = None,
     budget: float | None = None,
     start: date | str | None = None,
     deadline: date | str | None = None,
@@ -57,7 +60,10 @@ def plan(
         network: network between nodes by name, such as `infiniband-ndr` (default: the usual one of each kind).
         nodes_per_leaf: nodes below one leaf switch (default: all of them).
         oversubscription: bandwidth of a leaf switch's nodes divided by that of its uplinks, such as 2 for 2:1 (default: 1).
-        prices: price of a GPU-hour by kind, in your currency.
+        prices: price of a GPU-hour by kind, in your currency; or the path of a JSON file with such prices; or `sky` for the
+            lowest prices of SkyPilot's catalogue on this machine, `sky:lambda` for those of one cloud.
+        spot: with the prices of SkyPilot's catalogue: take those of spot instances.
+        currency: currency of the prices and the budget, such as `USD`, which the plan then names.
         budget: money that the run may cost.
         start: first day (UTC) of the run, from midnight (default: the run starts now).
         deadline: last day on which the run may end.
@@ -73,30 +79,39 @@ def plan(
         PlatformFailure: the hub did not answer.
     """
     with python_errors():
+        kinds = [gpus] if isinstance(gpus, str) else list(gpus)
+        money = _stated_prices(prices, currency, kinds, gpus_per_node, is_spot=spot)
+        workload = {"sequence_length": sequence_length, "global_batch": global_batch, "precision": precision}
         values = planner.plannable_values(arguments.read_model(model).values)
-        values |= arguments.stated(
-            {
-                "sequence_length": sequence_length,
-                "global_batch": global_batch,
-                "precision": precision,
-                "prices": prices,
-                "goodput": goodput,
-            }
-        )
+        values |= arguments.stated(workload | {"prices": money.prices, "goodput": goodput})
         values |= {
             "tokens": tokens,
-            "gpus": [gpus] if isinstance(gpus, str) else list(gpus),
+            "gpus": kinds,
             "counts": _whole([counts] if isinstance(counts, int | Integral) else list(counts)),
             "gpus_per_node": gpus_per_node,
             "network": network,
             "nodes_per_leaf": nodes_per_leaf,
             "oversubscription": oversubscription,
+            "currency": money.currency,
             "budget": budget,
             "start": planner.read_day(start, "start"),
             "deadline": planner.read_day(deadline, "deadline"),
             "measurements": list(measurements),
         }
-        return _planned(planner.make_plan(values))
+        return _answer(money.noted(planner.make_plan(values)))
+
+
+def _stated_prices(
+    prices: Mapping[str, float] | str | None,
+    currency: str | None,
+    kinds: Sequence[str],
+    gpus_per_node: int,
+    *,
+    is_spot: bool,
+) -> StatedPrices:
+    source = prices if isinstance(prices, str) else None
+    read = options.read_prices(options.PriceOptions(None, source, currency, is_spot), kinds, gpus_per_node)
+    return read if prices is None or isinstance(prices, str) else read._replace(prices=prices)
 
 
 def _whole(counts: Sequence[Any]) -> list[Any]:
@@ -104,10 +119,11 @@ def _whole(counts: Sequence[Any]) -> list[Any]:
     return [int(count) if isinstance(count, Integral) else count for count in counts]
 
 
-def _planned(made: Plan) -> TrainingPlan:
+def _answer(made: Plan) -> TrainingPlan:
     answer = plan_tool.plan_answer(made, MOST_CELLS)
     configs = {(row.gpu, row.gpus): row.config for row in made.rows}
-    choices = [AnswerRow(_choice(choice), configs[choice.gpu, choice.gpus]) for choice in answer.choices]
+    unit = made.currency or "in your currency"
+    choices = [AnswerRow(_choice(choice, unit), configs[choice.gpu, choice.gpus]) for choice in answer.choices]
     impossible = [AnswerRow(cells(gpu=row.gpu, gpus=row.gpus, reason=row.reason)) for row in answer.impossible]
     subject = (
         f"{made.model} ({made.parameters / 1e9:.2f} billion parameters), {made.tokens:,.0f} tokens, sequence "
@@ -120,14 +136,14 @@ def _planned(made: Plan) -> TrainingPlan:
     return TrainingPlan(answer.summary, tables, subject, answer.notes, made)
 
 
-def _choice(choice: PlanChoice) -> Mapping[str, Any]:
+def _choice(choice: PlanChoice, currency: str) -> Mapping[str, Any]:
     return cells(
         gpus=choice.gpus,
         gpu=choice.gpu,
         configuration=choice.description + (" (may not fit)" if choice.may_not_fit else ""),
         days=choice.days,
         gpu_hours=choice.gpu_hours,
-        cost=None if choice.cost is None else choice.cost.model_copy(update={"unit": "in your currency"}),
+        cost=None if choice.cost is None else choice.cost.model_copy(update={"unit": currency}),
         ends=DayFigure(
             choice.finish.expected,
             choice.finish.earliest,

@@ -27,10 +27,20 @@ def days(row: PlanRow) -> str:
     return band(day_band(row.hours), "{:,.1f}".format)
 
 
-def summary(row: PlanRow) -> str:
+def summary(plan: Plan, row: PlanRow) -> str:
     """Describe a plan's row on one line: GPUs, days, the day on which the run ends, and the cost."""
-    cost = "" if row.cost is None else f", {band(row.cost)}"
+    cost = "" if row.cost is None else f", {money(plan, band(row.cost))}"
     return f"{row.gpus} × {row.gpu}, {days(row)} days, ends {finish(row)}{cost}"
+
+
+def money(plan: Plan, amount: str) -> str:
+    """Add the plan's currency to an amount of money, if it is known: `217,330 USD`."""
+    return amount if plan.currency is None else f"{amount} {plan.currency}"
+
+
+def cost_heading(plan: Plan) -> str:
+    """Return the heading of a column of costs: `cost`, or `cost (USD)` if the currency is known."""
+    return "cost" if plan.currency is None else f"cost ({plan.currency})"
 
 
 def finish(row: PlanRow) -> str:
@@ -52,7 +62,7 @@ def choices(plan: Plan) -> list[tuple[str, PlanRow | None, str]]:
     missing = "no row is expected to" if plan.deadline is not None else "no row"
     rows: list[tuple[str, PlanRow | None, str]] = [(in_time, plan.cheapest_in_time, missing)]
     if plan.budget is not None:
-        name = f"fastest within {plan.budget:,.0f}"
+        name = f"fastest within {money(plan, f'{plan.budget:,.0f}')}"
         rows.append((name, plan.fastest_in_budget, "no row is expected to cost so little"))
     knees = (f"knee of {row.gpu} (beyond it, GPU-hours grow by more than a tenth)" for row in plan.knees)
     return [*rows, *((name, row, "") for name, row in zip(knees, plan.knees, strict=True))]

@@ -12,8 +12,8 @@ COMMANDS = {
     "predict my-study.json --cluster 8xh100 --top 3": "docs/tutorials/first-study.md",
     "predict llama-3.1-8b --cluster 8xh100 --seq-len 4096 --global-batch 64 --top 3": "docs/how-to/predict-before-you-run.md",
     "predict llama-3.1-405b --cluster 8xh100 --global-batch 8": "docs/how-to/predict-before-you-run.md",
-    "plan llama-2-70b --tokens 300e9 --gpus h100,h200,mi300x --counts 8..1024 --price h100=2.10,h200=2.60 --start 2026-12-01 "
-    "--deadline 2027-03-01": "docs/how-to/plan-a-run.md",
+    "plan llama-2-70b --tokens 300e9 --gpus h100,h200,mi300x --counts 8..1024 --price h100=2.10,h200=2.60 --start 2030-12-01 "
+    "--deadline 2031-03-01": "docs/how-to/plan-a-run.md",
 }
 """Commands without options of the machine, so that their output is the same everywhere, and their pages."""
 

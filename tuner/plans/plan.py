@@ -49,7 +49,7 @@ def plan(request: PlanRequest, now: datetime, objective: Objective = Objective()
     """
     begins = run_days.first_moment(request.start, now)
     start = begins.date()
-    _check_limits(request, start)
+    _check_limits(request, start, now.date())
     kinds = [_resolve(request, name, objective) for name in dict.fromkeys(request.gpus)]
     _check_distinct(kinds)
     first = kinds[0].resolved
@@ -69,6 +69,7 @@ def plan(request: PlanRequest, now: datetime, objective: Objective = Objective()
         sequence_length=first.sequence,
         start=start,
         deadline=request.deadline,
+        currency=request.currency,
         budget=request.budget,
         rows=tuple(rows),
         impossible=tuple(impossible),
@@ -87,9 +88,8 @@ def _check_distinct(kinds: Sequence[_Kind]) -> None:
             raise ValueError(f"gpus ({kind.name!r}) is the same kind as {earlier}; name it once")
 
 
-def _check_limits(request: PlanRequest, start: date) -> None:
-    if request.deadline is not None and request.deadline <= start:
-        raise ValueError(f"deadline ({request.deadline}) must be after the start ({start}); give a later day")
+def _check_limits(request: PlanRequest, start: date, today: date) -> None:
+    run_days.check_deadline(request.deadline, start, today)
     # Not a rule of the request: the operator of a service may have added prices.
     if request.budget is not None and not request.prices:
         raise ValueError(f"budget ({request.budget:g}) needs prices; give the price of a GPU-hour for each kind")

@@ -14,6 +14,18 @@ def day_after(begins: datetime, hours: float) -> date:
     return (begins + timedelta(hours=min(hours, most_hours))).date()
 
 
+def check_deadline(deadline: date | None, start: date, today: date) -> None:
+    """Check that a run which starts on a day may still end by its deadline, the last day on which it may end.
+
+    Raises:
+        ValueError: the deadline has passed, or is before the start.
+    """
+    if deadline is not None and deadline < today:
+        raise ValueError(f"deadline ({deadline}) has passed: today is {today} in UTC; give a later day")
+    if deadline is not None and deadline < start:
+        raise ValueError(f"deadline ({deadline}) must not be before the start ({start}); give a later day")
+
+
 def hours_until(deadline: date | None, begins: datetime) -> float | None:
     """Return the hours from a moment to the end of the deadline, the last day on which the run may end; None without a
     deadline."""

@@ -39,15 +39,33 @@ def find(name: str, field: str = "gpu") -> GpuModel:
             return gpu
     match = _by_product_name(name, gpus) or _by_short_name(folded_name, gpus)
     if match is None:
-        sizes = [gpu.name for gpu in gpus.values() if _fold(gpu.name).startswith(folded_name)] if folded_name else []
+        sizes = _sizes(name)
         if sizes:
             raise ValueError(f"{field} ({name!r}) can be any of {', '.join(sizes)}; name one of them")
-        close = difflib.get_close_matches(name, [n for g in gpus.values() for n in (g.name, *g.aliases)], 3, 0.3)
         raise ValueError(
-            f"{field} ({name!r}) is not in the catalogue; use {' or '.join(close) or ', '.join(gpus)}, "
+            f"{field} ({name!r}) is not in the catalogue; use {' or '.join(_close_names(name)) or ', '.join(gpus)}, "
             "or let a worker measure it"
         )
     return match
+
+
+def suggest(name: str) -> str:
+    """Return a remedy for a name that is no single GPU of the catalogue: the GPUs that it can be, or similar names."""
+    sizes, close = _sizes(name), _close_names(name)
+    if sizes:
+        return f"it can be any of {', '.join(sizes)}, so name one of them"
+    return f"did you mean {' or '.join(close)}?" if close else f"use one of {', '.join(models())}"
+
+
+def _sizes(name: str) -> list[str]:
+    """GPUs whose names begin with a name, such as the two sizes of a bare "A100"."""
+    folded_name = _fold(name)
+    return [gpu.name for gpu in models().values() if folded_name and _fold(gpu.name).startswith(folded_name)]
+
+
+def _close_names(name: str) -> list[str]:
+    known = [known for gpu in models().values() for known in (gpu.name, *gpu.aliases)]
+    return difflib.get_close_matches(name, known, 3, 0.3)
 
 
 def _fold(name: str) -> str:

@@ -10,21 +10,25 @@ import typer
 from shardtune.service.cli.lazy_module import LazyModule, load_numpy
 from shardtune.service.cli.options import (
     AsJson,
+    KeyFile,
     LeafNodes,
     LeafOversubscription,
     PlainModel,
     PrecisionName,
     SequenceLength,
+    Service,
+    StateDir,
     stated_workload,
 )
 
 if TYPE_CHECKING:
     from shardtune.service.cli.plan import epochs as run_tokens
-    from shardtune.service.cli.plan import lines, options, planner
+    from shardtune.service.cli.plan import lines, lost_time, options, planner
     from shardtune.service.cli.predict import model_argument
 else:
     run_tokens = LazyModule("shardtune.service.cli.plan.epochs")
     lines = LazyModule("shardtune.service.cli.plan.lines")
+    lost_time = LazyModule("shardtune.service.cli.plan.lost_time")
     options = LazyModule("shardtune.service.cli.plan.options")
     planner = LazyModule("shardtune.service.cli.plan.planner")
     model_argument = LazyModule("shardtune.service.cli.predict.model_argument")
@@ -50,7 +54,15 @@ Network = Annotated[
 Prices = Annotated[
     str | None, typer.Option(help="Price of a GPU-hour by kind, in your currency, such as h100=2.10,h200=2.60.")
 ]
-PriceFile = Annotated[Path | None, typer.Option(help="JSON file of such prices by kind.")]
+PriceSource = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE|sky",
+        help="JSON file of such prices by kind; or sky for the lowest of SkyPilot's catalogue, sky:lambda for one cloud.",
+    ),
+]
+Spot = Annotated[bool, typer.Option("--spot", help="With --prices sky, take the prices of spot instances.")]
+Currency = Annotated[str | None, typer.Option(help="Currency of the prices and the budget, such as USD.")]
 Money = Annotated[float | None, typer.Option(help="Money that the run may cost.")]
 FirstDay = Annotated[
     str | None, typer.Option(metavar="DAY", help="First day (UTC) of the run (default: it starts now).")
@@ -65,11 +77,24 @@ Overhead = Annotated[
 FailureRate = Annotated[
     float, typer.Option(min=0, max=1, help="Failures that end the job, per GPU and hour (default: Llama 3's).")
 ]
-CheckpointSeconds = Annotated[float, typer.Option(min=0, help="Seconds for which a checkpoint stops training.")]
+CheckpointSeconds = Annotated[
+    float | None,
+    typer.Option(min=0, help="Seconds for which a checkpoint stops training (default: those of --study, else 60)."),
+]
 CheckpointInterval = Annotated[
     float | None, typer.Option(min=1, help="Seconds between checkpoints (default: what loses least).")
 ]
-RestartSeconds = Annotated[float, typer.Option(min=0, help="Seconds from a failure to the next step.")]
+RestartSeconds = Annotated[
+    float,
+    typer.Option(min=0, help="Seconds from a failure to the next step; with --study, without loading the checkpoint."),
+]
+MeasuredStudy = Annotated[
+    str | None,
+    typer.Option(
+        help="Id of a stored study of this model, or last: its resume check measured the times to save and load a "
+        "checkpoint."
+    ),
+]
 Measurements = Annotated[
     Path | None,
     typer.Option(help="JSON list of measurements on a few GPUs, from which larger sizes are projected."),
@@ -89,7 +114,9 @@ def command(
     nodes_per_leaf: LeafNodes = None,
     oversubscription: LeafOversubscription = None,
     price: Prices = None,
-    prices: PriceFile = None,
+    prices: PriceSource = None,
+    spot: Spot = False,
+    currency: Currency = None,
     budget: Money = None,
     start: FirstDay = None,
     deadline: LastDay = None,
@@ -98,38 +125,47 @@ def command(
     precision: PrecisionName = None,
     overhead: Overhead = 0.15,
     failure_rate: FailureRate = 2e-5,
-    checkpoint_seconds: CheckpointSeconds = 60,
+    checkpoint_seconds: CheckpointSeconds = None,
     checkpoint_interval: CheckpointInterval = None,
     restart_seconds: RestartSeconds = 600,
+    study: MeasuredStudy = None,
     measured: Measurements = None,
+    service: Service = None,
+    key_file: KeyFile = None,
+    state_dir: StateDir = Path(".shardtune"),
     as_json: AsJson = False,
 ) -> None:
     """Plan a training run: hours, money and finish date by kind and number of GPUs, without running anything."""
     run = run_tokens.read_tokens(tokens, data, epochs)
+    kinds = [name.strip() for name in gpus.split(",") if name.strip()]
+    stated = options.read_prices(options.PriceOptions(price, prices, currency, spot), kinds, gpus_per_node)
     values: dict[str, Any] = planner.plannable_values(model_argument.read_model(model).values)
     values |= stated_workload(seq_len, global_batch, precision) | {
         "tokens": run.tokens,
-        "gpus": [name.strip() for name in gpus.split(",") if name.strip()],
+        "gpus": kinds,
         "counts": options.read_counts(counts),
         "gpus_per_node": gpus_per_node,
         "network": network,
         "nodes_per_leaf": nodes_per_leaf,
         "oversubscription": oversubscription,
-        "prices": options.read_prices(price, prices),
+        "prices": stated.prices,
+        "currency": stated.currency,
         "budget": budget,
         "start": planner.read_day(start, "--start"),
         "deadline": planner.read_day(deadline, "--deadline"),
         "measurements": options.read_measurements(measured),
-        "goodput": {
-            "overhead": overhead,
-            "failures_per_gpu_hour": failure_rate,
-            "checkpoint_s": checkpoint_seconds,
-            "checkpoint_interval_s": checkpoint_interval,
-            "restart_s": restart_seconds,
-        },
+    }
+    # Last: without --service, a service starts on the state directory for seconds.
+    times = lost_time.measured_times(lost_time.StudyOptions(study, service, key_file, state_dir), values["model"].name)
+    values["goodput"] = {
+        "overhead": overhead,
+        "failures_per_gpu_hour": failure_rate,
+        "checkpoint_s": times.save_s if checkpoint_seconds is None else checkpoint_seconds,
+        "checkpoint_interval_s": checkpoint_interval,
+        "restart_s": restart_seconds + times.load_s,
     }
     load_numpy()
-    plan = run.checked(planner.make_plan(values))
+    plan = times.noted(stated.noted(run.checked(planner.make_plan(values))))
     if as_json:
         print(plan.model_dump_json())
     else:

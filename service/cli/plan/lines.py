@@ -9,7 +9,10 @@ from shardtune.service.wording import plan_words
 
 _WIDTH = 190
 """Width of the output in characters if stdout is not a terminal."""
-_HEADINGS = ("GPUs", "evidence", "tokens/s/GPU", "days", "GPU-hours", "cost", "ends", "in time", "configuration")
+_BEFORE_COST, _AFTER_COST = (
+    ("GPUs", "evidence", "tokens/s/GPU", "days", "GPU-hours"),
+    ("ends", "in time", "configuration"),
+)
 
 
 def show(plan: Plan) -> None:
@@ -33,12 +36,12 @@ def show(plan: Plan) -> None:
 
 def _show_choices(console: PrintableConsole, plan: Plan) -> None:
     for name, row, otherwise in plan_words.choices(plan):
-        console.print(f"{name}: {otherwise if row is None else plan_words.summary(row)}", style="bold")
+        console.print(f"{name}: {otherwise if row is None else plan_words.summary(plan, row)}", style="bold")
 
 
 def _table(plan: Plan) -> Table:
     shown = Table(box=None, pad_edge=False)
-    for heading in _HEADINGS:
+    for heading in (*_BEFORE_COST, plan_words.cost_heading(plan), *_AFTER_COST):
         shown.add_column(heading, justify="left" if heading in ("evidence", "configuration") else "right")
     for row in plan.rows:
         shown.add_row(

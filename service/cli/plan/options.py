@@ -1,15 +1,25 @@
 """Read the options of `shardtune plan` that are lists: numbers of GPUs, prices, measurements."""
 
-import json
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any, TypeVar
+from __future__ import annotations
 
-from shardtune.api_schemas.trials.plans import fold_gpu_name
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from shardtune.api_schemas.trials.plans import Plan, fold_gpu_name
 from shardtune.service.cli.errors import InputError
+from shardtune.service.cli.lazy_module import LazyModule
 from shardtune.service.cli.read import read_text
 from shardtune.tuner.plans import written_lists
 
+if TYPE_CHECKING:
+    from shardtune.service.cli.plan import sky_prices
+else:
+    sky_prices = LazyModule("shardtune.service.cli.plan.sky_prices")
+
+SKY = "sky"
+"""Value of `--prices` that stands for SkyPilot's catalogue; `sky:lambda` for one cloud of it."""
 Value = TypeVar("Value")
 
 
@@ -22,22 +32,78 @@ def read_counts(text: str) -> tuple[int, ...]:
     return _as_option(lambda: written_lists.read_counts(text))
 
 
-def read_prices(text: str | None, file: Path | None) -> dict[str, float]:
-    """Read the prices of a GPU-hour by kind of GPU: `h100=2.10,h200=2.60`, or a JSON object in a file. A price on the
-    command line replaces the price in the file.
+class PriceOptions(NamedTuple):
+    """Options of a plan's prices, as the user writes them."""
+
+    price: str | None
+    source: str | None
+    """JSON file of prices, or `sky` or `sky:CLOUD` for SkyPilot's catalogue."""
+    currency: str | None
+    spot: bool = False
+
+
+class StatedPrices(NamedTuple):
+    """Prices of a GPU-hour by kind of GPU, their currency if it is known, and notes on their source."""
+
+    prices: Mapping[str, float]
+    currency: str | None
+    notes: tuple[str, ...] = ()
+
+    def noted(self, plan: Plan) -> Plan:
+        """Return the plan with the notes on the source of its prices."""
+        return plan.model_copy(update={"notes": (*plan.notes, *self.notes)}) if self.notes else plan
+
+
+def read_prices(options: PriceOptions, kinds: Sequence[str], gpus_per_node: int) -> StatedPrices:
+    """Read the prices of a GPU-hour by kind of GPU: `h100=2.10,h200=2.60`, and those of a JSON object in a file or of
+    SkyPilot's catalogue. A price on the command line replaces another one of its kind.
 
     Raises:
-        InputError: the text or the file does not have this form.
+        InputError: the text, the file or the catalogue does not have this form, or the prices have two currencies.
     """
-    prices = dict[str, float]()
-    if file is not None:
-        content = _read_json(file, "--prices")
-        if not isinstance(content, dict) or not all(_is_number(value) for value in content.values()):
-            raise InputError(f'--prices ({file}) must be a JSON object of numbers, such as {{"h100": 2.1}}')
-        prices |= {str(name): float(value) for name, value in content.items()}
-    stated = _as_option(lambda: written_lists.read_prices(text)) if text else {}
+    stated = _as_option(lambda: written_lists.read_prices(options.price or ""))
     replaced = {fold_gpu_name(name) for name in stated}
-    return {name: price for name, price in prices.items() if fold_gpu_name(name) not in replaced} | stated
+    others = StatedPrices({}, options.currency)
+    if options.source is not None and is_sky(options.source):
+        missing = [kind for kind in kinds if fold_gpu_name(kind) not in replaced]
+        others = _sky_prices(options, options.source, missing, gpus_per_node)
+    elif options.spot:
+        raise InputError("--spot (given) is a choice among SkyPilot's prices; add --prices sky, or leave it out")
+    elif options.source is not None:
+        others = StatedPrices(_read_price_file(Path(options.source)), options.currency)
+    kept = {name: price for name, price in others.prices.items() if fold_gpu_name(name) not in replaced}
+    return others._replace(prices=kept | stated)
+
+
+def is_sky(source: str) -> bool:
+    """Whether the value of `--prices` names SkyPilot's catalogue, and not a file."""
+    return source == SKY or source.startswith(f"{SKY}:")
+
+
+def _sky_prices(options: PriceOptions, source: str, kinds: Sequence[str], gpus_per_node: int) -> StatedPrices:
+    """Read SkyPilot's prices of some kinds of GPUs, unless others of the plan may be in another currency."""
+    own = options.currency
+    if own is not None and own.casefold() != sky_prices.CURRENCY.casefold():
+        raise InputError(
+            f"--currency ({own}) is not that of SkyPilot's prices, {sky_prices.CURRENCY}; leave --prices {source} out, "
+            f"or state {sky_prices.CURRENCY}"
+        )
+    if own is None and options.price:
+        raise InputError(
+            f"--price ({options.price[:40]}) may be in another currency than SkyPilot's prices, {sky_prices.CURRENCY}; add "
+            f"--currency {sky_prices.CURRENCY} if it is not"
+        )
+    if not kinds:
+        return StatedPrices({}, own)
+    prices, notes = sky_prices.read(source, kinds, gpus_per_node, is_spot=options.spot)
+    return StatedPrices(prices, own or sky_prices.CURRENCY, notes)
+
+
+def _read_price_file(file: Path) -> dict[str, float]:
+    content = _read_json(file, "--prices")
+    if not isinstance(content, dict) or not all(_is_number(value) for value in content.values()):
+        raise InputError(f'--prices ({file}) must be a JSON object of numbers, such as {{"h100": 2.1}}')
+    return {str(name): float(value) for name, value in content.items()}
 
 
 def _as_option(read: Callable[[], Value]) -> Value:

@@ -115,6 +115,9 @@ class PlanArguments(Schema):
     """Bandwidth of a leaf switch's nodes divided by that of its uplinks; null: 1."""
     prices: dict[str, float] = {}
     """Price of a GPU-hour by kind of GPU, in your currency."""
+    currency: str | None = Field(default=None, examples=["USD"])
+    """Currency of the prices and the budget; null if it is not stated. A service's own prices are used beside yours only
+    if this is the service's currency."""
     budget: float | None = None
     """Money that the run may cost."""
     start: date | None = None

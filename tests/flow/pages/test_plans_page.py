@@ -41,14 +41,15 @@ def test_the_operators_prices_are_used_where_a_request_has_none(quick_client, co
     settings = context.settings.model_copy(update={"gpu_prices": {"H100-SXM5-80GB": 2.5, "h200": 9.0}})
     object.__setattr__(context, "settings", settings)
     asked = {"model": "llama-3.1-8b", "tokens": 3e11, "gpus": ["h100", "h200", "b200"], "counts": [64]}
-    plan = quick_client.post("/v1/plans", json=asked | {"prices": {"h200": 2.6}}).json()
+    plan = quick_client.post("/v1/plans", json=asked | {"prices": {"h200": 2.6}, "currency": "usd"}).json()
     prices = {
         row["gpu"]: row["cost"] and row["cost"]["expected"] / row["gpu_hours"]["expected"] for row in plan["rows"]
     }
     assert prices == {"h100": pytest.approx(2.5), "h200": pytest.approx(2.6), "b200": None}
-    assert "price of h100: that of the service's setting gpu_prices" in plan["notes"]
+    assert "price of h100: that of the service's setting gpu_prices, in USD" in plan["notes"]
     limited = quick_client.post("/v1/plans", json=asked | {"budget": 1e9}).json()
     assert limited["fastest_in_budget"]["gpu"] in ("h100", "h200"), "its price is the operator's"
+    assert limited["currency"] == "USD" and "budget (1e+09): taken to be in USD" in limited["notes"][-1]
     unpriced = quick_client.post("/v1/plans", json=asked | {"gpus": ["b200"], "budget": 5})
     assert unpriced.status_code == 422 and "budget (5) needs prices" in unpriced.text
 
@@ -62,7 +63,7 @@ def test_the_operators_prices_are_used_where_a_request_has_none(quick_client, co
         ({"gpus": "h9000"}, "h9000"),
         ({"prices": "h100"}, "must read like h100=2.10"),
         ({"deadline": "soon"}, "must be a day such as 2027-03-01"),
-        ({"deadline": "1999-01-01"}, "must be after the start"),
+        ({"deadline": "1999-01-01"}, "has passed: today is 2026"),
         ({"budget": "5", "prices": ""}, "needs prices"),
         ({"model": "nobody"}, "is not a preset"),
         ({"gpus_per_node": "7"}, "must be a multiple of gpus_per_node"),
@@ -83,6 +84,18 @@ def test_a_pasted_model_is_planned_and_has_no_address(quick_client):
     answer = quick_client.post("/plans", data=form, headers=HTML)
     assert answer.status_code == 200 and "Address of this plan" not in answer.text
     assert "Address of this plan" in page(quick_client, "/plans?tokens=3e11&counts=64")
+
+
+def test_the_address_of_a_plan_states_its_first_day(quick_client, clock):
+    def result(address):
+        return page(quick_client, f"/plans?{address}").partition('id="result"')[2]
+
+    text = html.unescape(result("tokens=3e12&counts=64"))
+    address = text.partition('<a href="/plans?')[2].partition('"')[0]
+    assert f"start={clock().date()}" in address
+    first = result(address)
+    clock.turn(40 * 86_400)
+    assert result(address) == first, "the same plan weeks later"
 
 
 def test_the_form_alone_computes_nothing(quick_client):

@@ -40,7 +40,7 @@ def plots(plan: Plan, chosen: Sequence[PlanRow]) -> tuple[Plot, ...]:
     by_count = _plot(
         "plan-days", plan, chosen, across_counts, up_days, lambda row: (float(row.gpus), day_band(row.hours))
     )
-    unit = "money" if plan_has_prices(plan) else "GPU-hours"
+    unit = (plan.currency or "money") if plan_has_prices(plan) else "GPU-hours"
     shown = [_finish(by_count, "GPUs", "days", across_counts, up_days, _count_ticks(across_counts, plan))]
     if money:
         across_days, up_money = for_sizes(all_days, LEFT, WIDTH - RIGHT), for_sizes(money, HEIGHT - BOTTOM, TOP)

@@ -39,6 +39,8 @@ class PlanForm(BaseModel):
     nodes_per_leaf: str = ""
     oversubscription: str = ""
     prices: str = Field(default="", max_length=1000)
+    currency: str = ""
+    """Currency of the prices and the budget; empty if the user does not state it."""
     budget: str = ""
     start: str = ""
     deadline: str = ""
@@ -68,6 +70,7 @@ def plan_request(form: PlanForm) -> PlanRequest:
         if form.oversubscription.strip()
         else None,
         "prices": _list("prices", lambda: written_lists.read_prices(form.prices)),
+        "currency": form.currency.strip() or None,
         "budget": number("budget", form.budget) if form.budget.strip() else None,
         "start": _day("start", form.start),
         "deadline": _day("deadline", form.deadline),

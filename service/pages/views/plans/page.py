@@ -56,17 +56,17 @@ class PlansPage:
     """Value and label of each option that the form offers."""
     lines: tuple[PlanLine, ...]
     plots: tuple[Plot, ...]
-    has_cost: bool
+    cost_heading: str
+    """Heading of the column of costs, which holds GPU-hours if the plan has no prices."""
     address: str
-    """URL that shows the same plan again. Empty if there is no plan, or the model was pasted, which a URL cannot
-    hold."""
+    """URL that shows the plan again, from the midnight of its first day. Empty if there is no plan, or the model was
+    pasted, which a URL cannot hold."""
 
 
 def plans_page(form: PlanForm, make_plan: MakePlan | None) -> PlansPage:
     """Return the values that the page for plans shows. If `make_plan` is None, the page has the form without a plan."""
     plan, errors = (None, ()) if make_plan is None else _plan(form, make_plan)
-    choices = plan_words.choices(plan) if plan is not None else []
-    chosen = [row for _, row, _ in choices if row is not None]
+    chosen = [row for _, row, _ in plan_words.choices(plan) if row is not None] if plan is not None else []
     return PlansPage(
         form=form,
         presets=tuple(preset_names()),
@@ -75,21 +75,20 @@ def plans_page(form: PlanForm, make_plan: MakePlan | None) -> PlansPage:
         kinds=tuple(name for name in catalogue.names() if catalogue.find(name).memory_gib),
         errors=errors,
         plan=plan,
-        choices=tuple(
-            (name[:1].upper() + name[1:], otherwise if row is None else plan_words.summary(row))
-            for name, row, otherwise in choices
-        ),
+        choices=_choices(plan) if plan is not None else (),
         lines=tuple(_line(plan, row) for row in plan.rows) if plan is not None else (),
         plots=plots(plan, chosen) if plan is not None else (),
-        has_cost=plan is not None and plan_has_prices(plan),
-        address=_address(form) if plan is not None else "",
+        cost_heading=_cost_heading(plan),
+        address=_address(form, plan) if plan is not None else "",
     )
 
 
-def _address(form: PlanForm) -> str:
+def _address(form: PlanForm, plan: Plan) -> str:
     if form.model == "custom":
         return ""
-    return "/plans?" + urlencode(form.model_dump(exclude={"config"}, exclude_defaults=True) | {"tokens": form.tokens})
+    # Without its first day, the plan would begin anew whenever someone opens the address.
+    stated = {"tokens": form.tokens, "start": f"{plan.start}"}
+    return "/plans?" + urlencode(form.model_dump(exclude={"config"}, exclude_defaults=True) | stated)
 
 
 def _plan(form: PlanForm, make_plan: MakePlan) -> tuple[Plan | None, tuple[FieldError, ...]]:
@@ -111,6 +110,21 @@ def _line(plan: Plan, row: PlanRow) -> PlanLine:
         in_time=_chance(row.meets_deadline),
         in_budget=_chance(row.within_budget),
     )
+
+
+def _choices(plan: Plan) -> tuple[tuple[str, str], ...]:
+    return tuple(
+        (_capitalized(name), otherwise if row is None else plan_words.summary(plan, row))
+        for name, row, otherwise in plan_words.choices(plan)
+    )
+
+
+def _cost_heading(plan: Plan | None) -> str:
+    return "GPU-hours" if plan is None or not plan_has_prices(plan) else _capitalized(plan_words.cost_heading(plan))
+
+
+def _capitalized(words: str) -> str:
+    return words[:1].upper() + words[1:]
 
 
 def _cost(row: PlanRow, *, has_cost: bool) -> tuple[str, str]:

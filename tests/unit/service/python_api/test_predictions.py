@@ -39,15 +39,15 @@ def test_a_study_file_gives_workload_cluster_and_limits(capsys, tmp_path):
 
 def test_a_plan_is_that_of_the_command(capsys):
     words = ("gpt2", "--tokens", "1e9", "--gpus", "h100,h200", "--counts", "8,16", "--price", "h100=2")
-    command = printed(capsys, "plan", *words, "--start", "2026-12-01", "--deadline", "2027-01-01")
+    command = printed(capsys, "plan", *words, "--start", "2098-12-01", "--deadline", "2099-01-01")
     made = st.plan(
         "gpt2",
         tokens=1e9,
         gpus=["h100", "h200"],
         counts=[8, 16],
         prices={"h100": 2},
-        start="2026-12-01",
-        deadline="2027-01-01",
+        start="2098-12-01",
+        deadline="2099-01-01",
     )
     assert json.loads(made.values.model_dump_json()) == command
     assert {row["gpus"] for row in made.records()} == {8, 16} and len(made.records()) == 4

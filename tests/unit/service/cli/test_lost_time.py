@@ -1,0 +1,54 @@
+"""Times of checkpoints that a study's resume check measured, and studies that have none for a plan."""
+
+import pytest
+
+from shardtune.api_schemas.strategies import DdpConfig, TrialConfig
+from shardtune.api_schemas.studies.study import Study
+from shardtune.api_schemas.studies.study_result import Contender, StudyResult, Verdict
+from shardtune.api_schemas.trials.resume_check import ResumeCheck, ResumeOutcome
+from shardtune.service.cli.errors import InputError
+from shardtune.service.cli.plan.lost_time import times_of
+from tests.support.values.tracked_study import study
+
+MEASURED = ResumeCheck(trial_number=0, outcome=ResumeOutcome.PASSED, save_s=12.5, load_s=7.25)
+UNCHECKED = ResumeCheck(trial_number=0, outcome=ResumeOutcome.NOT_CHECKED, reason="no live worker is of a release")
+
+
+def checked(check: ResumeCheck | None) -> Study:
+    best = Contender(
+        trial_number=0, config=TrialConfig(strategy=DdpConfig()), description="DDP", tokens_per_s_per_gpu=1.0,
+        peak_allocated_gib=None, peak_reserved_gib=None, runs=1,
+    )  # fmt: skip
+    result = StudyResult(best=best, baseline=best, speedup=None, verdict=Verdict.UNDECIDED, resume_check=check)
+    return study().model_copy(update={"result": result})
+
+
+def test_the_times_of_a_resume_check_name_their_study_and_its_ranks() -> None:
+    times = times_of(checked(MEASURED), "llama-tiny")
+    assert (times.save_s, times.load_s) == (12.5, 7.25)
+    assert times.note.startswith(
+        "study study-1: its resume check saved a checkpoint in 12.5 s and loaded it in 7.25 s on "
+    )
+    assert times.note.endswith("which was not scaled to other sizes")
+
+
+@pytest.mark.parametrize(
+    ("stored", "model", "words"),
+    [
+        (
+            checked(MEASURED),
+            "gpt2",
+            r"--study \(study-1\) trained llama-tiny, and the plan is of gpt2, .*; name a study",
+        ),
+        (
+            study(),
+            "llama-tiny",
+            r"--study \(study-1\) has no times of a resume check; name a study whose result has them",
+        ),
+        (checked(None), "llama-tiny", "has no times of a resume check; name"),
+        (checked(UNCHECKED), "llama-tiny", "has no times of a resume check: no live worker is of a release; name"),
+    ],
+)
+def test_a_study_without_times_of_the_plans_model_is_rejected(stored: Study, model: str, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        times_of(stored, model)

@@ -133,7 +133,7 @@ def describe_busy_search(study: Study, trials: Sequence[Trial]) -> str | None:
     assert last is not None
     if not last.is_disturbed_by_programs:
         return (
-            "every run so far was disturbed, and only undisturbed runs can confirm an answer: by what is not known "
+            "every run so far was disturbed, and only with an undisturbed pair is a gain confirmed: by what is not known "
             f"(the last run: {last.disturbed}); use a machine that runs nothing else"
         )
     seen = last.conditions
@@ -141,7 +141,7 @@ def describe_busy_search(study: Study, trials: Sequence[Trial]) -> str | None:
     programs = f"other programs ({named})" if named else "other programs"
     # The remedy first: the table of a narrow terminal cuts the end of a line. One remedy alone: whoever cannot follow it
     # gets the command for later with the answer.
-    return f"end {programs} now: they disturbed every run so far, and only undisturbed runs can confirm an answer"
+    return f"end {programs} now: they disturbed every run so far, and a gain is confirmed only with an undisturbed pair"
 
 
 def describe_step(progress: Progress | None) -> str:

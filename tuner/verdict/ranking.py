@@ -145,7 +145,10 @@ def _comparison_notes(ranking_state: RankingState, result: StudyResult) -> tuple
     if ranking_state.is_far_behind:
         return (_far_behind_note(ranking_state),)
     if ranking_state.is_settled_early:
-        return (f"{len(ranking_state.pairs)} pairs were enough: their ratios lie close together on a quiet machine",)
+        # Their ratios may still lie far apart, where the gain is larger.
+        is_won = result.verdict is Verdict.CONFIRMED
+        shown = "the whole interval of the speed-up lies above 1" if is_won else "they rule out a gain of 5 %"
+        return (f"{len(ranking_state.pairs)} pairs were enough: none of their runs was disturbed, and {shown}",)
     if result.speedup is not None or result.too_busy is not None:
         return ()
     count, lost = len(ranking_state.pairs), ranking_state.lost_blocks

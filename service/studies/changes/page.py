@@ -116,7 +116,7 @@ def _combination(changes: Sequence[SettingChange], result: StudyResult) -> str:
     if product is None:
         return f"{rule}."
     measured = "" if gain is None else f"; paired runs measured {gain} for all changes together"
-    return f"{rule}. Their product is {product:.2f}x{measured}."
+    return f"{rule}. Their product before rounding is {product:.2f}x{measured}."
 
 
 def _own_file(study: Study, today: Contender, best: Contender) -> list[str]:

@@ -45,7 +45,7 @@ def _without_interval(result: StudyResult) -> str:
 
 def _too_busy(result: StudyResult) -> str:
     is_kept = result.best == result.baseline
-    kept = "keep the baseline" if is_kept else "for now, the faster of candidate and baseline is recommended"
+    kept = "keep the baseline" if is_kept else "for now, the candidate is recommended, as it was faster in the pairs"
     state = f"too busy: {TOO_BUSY_STATE}; {kept}"
     if result.speedup is None:
         return state

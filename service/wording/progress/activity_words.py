@@ -136,7 +136,7 @@ def describe_busy_search(study: Study, trials: Sequence[Trial]) -> str | None:
     last = counted[-1][2]
     if not last.is_disturbed_by_programs:
         return (
-            "every run so far was disturbed, and only undisturbed runs can confirm an answer: by what is not known "
+            "every run so far was disturbed, and only with an undisturbed pair is a gain confirmed: by what is not known "
             f"(the last run: {last.disturbed}); use a machine that runs nothing else"
         )
     seen = last.conditions
@@ -146,7 +146,7 @@ def describe_busy_search(study: Study, trials: Sequence[Trial]) -> str | None:
     cause = "they disturbed every run so far" if is_known else "every run so far was disturbed"
     # The remedy first: the table of a narrow terminal cuts the end of a line. One remedy alone: whoever cannot follow it
     # gets the command for later with the answer.
-    return f"end {programs} now: {cause}, and only undisturbed runs can confirm an answer"
+    return f"end {programs} now: {cause}, and a gain is confirmed only with an undisturbed pair"
 
 
 def _is_of_the_verdict(run: Run) -> bool:

@@ -35,7 +35,7 @@ class KeptRun:
         assert self.run.measurement is not None
         return (
             f"disturbed, but {kept}: {study_words.run_name(self.run.purpose)} of trial {self.trial_number}, "
-            f"{_attempt_name(self.run)} ({self.run.measurement.disturbed}); {self.why}, and lines only say (disturbed)"
+            f"{_attempt_name(self.run)} ({self.run.measurement.disturbed}); {self.why}, and further lines say only (disturbed)"
         )
 
 

@@ -8,14 +8,15 @@ from shardtune.api_schemas.studies.study_result import StudyResult, Verdict
 from shardtune.api_schemas.studies.study_state import StudyState
 from shardtune.api_schemas.trials.measurements import Measurement
 from shardtune.api_schemas.trials.trial import SEED_ORIGINS, Run, RunPurpose, Trial, TrialOrigin, TrialState
+from shardtune.tuner.verdict import too_busy
 from shardtune.tuner.verdict.run_load import RunLoad, is_even
 
 _Arm = tuple[Trial, Run]
 
 
 def pair_lines(study: Study, trials: Sequence[Trial]) -> dict[int, str]:
-    """Return a line about each complete pair of the current final comparison, by its comparison block: `pair 3: 1,622
-    against 880 tokens/s/GPU, 1.84x`. The candidate's speed comes first."""
+    """Return a line about each complete pair of the current final comparison, by its comparison block: `pair 3: trial 7's
+    1,622 against the baseline's 880 tokens/s/GPU, 1.84x`."""
     lines, counted = dict[int, str](), 0
     for block, arms in sorted(_complete_blocks(study, trials).items()):
         pair = _candidate_and_baseline(arms)
@@ -24,7 +25,9 @@ def pair_lines(study: Study, trials: Sequence[Trial]) -> dict[int, str]:
         left_out = _why_left_out(*pair)
         counted += left_out is None
         speeds = [_measurement(run).tokens_per_s_per_gpu for _, run in pair]
-        text = f"{rate(speeds[0])} against {rate(speeds[1])} tokens/s/GPU, {speeds[0] / speeds[1]:.2f}x"
+        candidate, baseline = (rate(speed) for speed in speeds)
+        text = f"trial {pair[0][0].number}'s {candidate} against the baseline's {baseline} tokens/s/GPU, "
+        text += f"{speeds[0] / speeds[1]:.2f}x"
         lines[block] = f"pair left out: {text}; {left_out}" if left_out else f"pair {counted}: {text}{_note(*pair)}"
     return lines
 
@@ -42,14 +45,17 @@ def end_of_pairs(study: Study) -> str | None:
     ended = f"the final comparison ended after {compared.pairs} of at most {most} pairs"
     if result.newest_verdict in (Verdict.CONFIRMED, Verdict.NOT_FASTER):
         return f"{ended}: enough for the verdict"
-    if _is_won_but_disturbed(result):
+    if _is_won_but_disturbed(result, most):
         return f"{ended}: the candidate won all of them, and only an undisturbed pair can confirm it"
     return None
 
 
-def _is_won_but_disturbed(result: StudyResult) -> bool:
+def _is_won_but_disturbed(result: StudyResult, most_pairs: int) -> bool:
     compared, busy = result.final_comparison, result.too_busy
-    if compared is None or busy is None or busy.rests_on != "pairs" or compared.uneven_pairs:
+    if compared is None or busy is None or busy.rests_on != "pairs":
+        return False
+    # So many pairs that were left out end a comparison, too.
+    if not too_busy.may_go_on(compared.uneven_pairs, most_pairs):
         return False
     return compared.disturbed_pairs == compared.pairs and all(ratio > 1 for ratio in compared.ratios)
 

@@ -132,7 +132,7 @@ def test_effects_that_do_not_multiply_to_the_gain_are_stated_as_such():
     page = page_of({today: 100.0, middle: 180.0, best: 120.0}, speedup=gain)
     assert "| `micro_batch` | 1 | 4 | 1.80x | measured, added alone to the baseline |" in page
     assert "| 0.67x | measured, removed alone from the recommended configuration |" in page
-    assert "Their product is 1.20x; paired runs measured 1.20x for all changes together." in page
+    assert "Their product before rounding is 1.20x; paired runs measured 1.20x for all changes together." in page
     assert "%" not in page.replace("95 %", ""), "a share of a gain that effects do not sum to"
     unknown = page_of({today: 100.0, middle: 180.0}, speedup=gain)
     assert "- unknown: no undisturbed search run tested this setting alone" in unknown and "product" not in unknown
@@ -154,7 +154,7 @@ def test_each_predicted_effect_is_marked_and_never_called_measured():
     page = page_of({}, {best: 300.0, config(micro_batch=4): 200.0, config(activation_checkpointing="full"): 100.0}.get)
     assert page.count("predicted, removed alone from the recommended configuration |") == 2
     assert "measured" not in page.split("- effect")[0].split("Together")[1].partition("\n")[2]
-    assert "Their product is 4.50x." in page
+    assert "Their product before rounding is 4.50x." in page
 
 
 def test_only_undisturbed_runs_that_were_timed_in_full_measure_a_change():

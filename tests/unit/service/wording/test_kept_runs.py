@@ -67,7 +67,7 @@ def test_a_steady_load_is_told_once_with_the_attempt_that_is_kept() -> None:
     lines = lines_of(searching(), trials)
     kept = (
         f"disturbed, but counts: search run of trial 0, attempt 5 ({BUSY}); after 4 in a row nothing is repeated until a "
-        "run is undisturbed, and lines only say (disturbed)"
+        "run is undisturbed, and further lines say only (disturbed)"
     )
     assert [line for line in lines if line.startswith("disturbed, but")] == [kept]
     assert lines.index(kept) < next(at for at, line in enumerate(lines) if "tokens/s/GPU" in line)

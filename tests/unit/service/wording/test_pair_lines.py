@@ -51,7 +51,9 @@ def trial_of(number: int, origin: TrialOrigin, *runs: Run) -> Trial:
 def test_a_complete_pair_is_printed_with_its_ratio() -> None:
     baseline = trial_of(0, DEFAULT, run_of(4, 880.0), run_of(5, 944.0))
     candidate = trial_of(7, SAMPLER, run_of(4, 1622.0), open_run(RunPurpose.VALIDATION, 5))
-    assert pair_lines(comparing(), [baseline, candidate]) == {4: "pair 1: 1,622 against 880 tokens/s/GPU, 1.84x"}
+    assert pair_lines(comparing(), [baseline, candidate]) == {
+        4: "pair 1: trial 7's 1,622 against the baseline's 880 tokens/s/GPU, 1.84x"
+    }
 
 
 def test_the_newest_block_is_a_pair_only_once_a_later_run_is_planned() -> None:
@@ -73,18 +75,29 @@ def test_a_pair_under_unequal_load_is_left_out_and_not_counted() -> None:
     baseline = trial_of(0, DEFAULT, run_of(4, 835.0, 1.4), run_of(5, 700.0, 1.2), run_of(6, 880.0))
     candidate = trial_of(7, SAMPLER, run_of(4, 1331.0), run_of(5, 1050.0, 1.2), open_run(RunPurpose.VALIDATION, 6))
     assert pair_lines(comparing(), [baseline, candidate]) == {
-        4: "pair left out: 1,331 against 835 tokens/s/GPU, 1.59x; its two runs were not disturbed alike",
-        5: "pair 1: 1,050 against 700 tokens/s/GPU, 1.50x (both runs disturbed alike)",
+        4: "pair left out: trial 7's 1,331 against the baseline's 835 tokens/s/GPU, 1.59x; its two runs were not disturbed alike",
+        5: "pair 1: trial 7's 1,050 against the baseline's 700 tokens/s/GPU, 1.50x (both runs disturbed alike)",
     }
 
 
-def ended(verdict: Verdict, ratios: tuple[float, ...], disturbed_pairs: int = 0) -> Study:
+def ended(verdict: Verdict, ratios: tuple[float, ...], disturbed_pairs: int = 0, uneven_pairs: int = 0) -> Study:
     pairs = len(ratios)
     comparison = FinalComparison(
-        number=1, candidates=(7,), pairs=pairs, disturbed_pairs=disturbed_pairs, runs=2 * pairs, gpu_seconds=1, ratios=ratios
-    )  # fmt: skip
+        number=1,
+        candidates=(7,),
+        pairs=pairs,
+        disturbed_pairs=disturbed_pairs,
+        runs=2 * (pairs + uneven_pairs),
+        gpu_seconds=1,
+        ratios=ratios,
+        uneven_pairs=uneven_pairs,
+    )
     busy = BusyMachine(
-        rests_on="pairs", runs=2 * pairs, disturbed_runs=2 * disturbed_pairs, uneven_pairs=0, missing_runs=2
+        rests_on="pairs",
+        runs=2 * (pairs + uneven_pairs),
+        disturbed_runs=2 * disturbed_pairs,
+        uneven_pairs=uneven_pairs,
+        missing_runs=2,
     )
     result = StudyResult(
         best=contender_of(CONFIG),
@@ -104,5 +117,9 @@ def test_the_end_of_the_comparison_is_explained() -> None:
     assert end_of_pairs(ended(Verdict.TOO_BUSY, (1.5,) * 7, 7)) == (
         f"{after}the candidate won all of them, and only an undisturbed pair can confirm it"
     )
+    assert end_of_pairs(ended(Verdict.TOO_BUSY, (1.5,) * 7, 7, uneven_pairs=7)) == (
+        f"{after}the candidate won all of them, and only an undisturbed pair can confirm it"
+    ), "the pairs that were left out did not end it"
+    assert end_of_pairs(ended(Verdict.TOO_BUSY, (1.5,) * 3, 3, uneven_pairs=12)) is None
     assert end_of_pairs(ended(Verdict.TOO_BUSY, (1.5,) * 6 + (0.9,), 7)) is None
     assert end_of_pairs(ended(Verdict.CONFIRMED, (1.5,) * 24)) is None

@@ -125,18 +125,35 @@ def test_a_challenge_does_not_end_early():
     assert not end.is_settled_early and len(end.pairs) == 7
 
 
-def test_an_answer_that_came_early_has_the_interval_of_the_quiet_test_and_says_so():
-    runs, end = play(0.3, 0.005)
+def result_of(runs, end):
+    """Result of a final comparison, from its runs and its end."""
     speeds = {trial: [run.tokens_per_s_per_gpu for run in runs if run.trial == trial] for trial in (0, 1)}
     history = [
         replace(trial, validation_runs=tuple(measured(speed) for speed in speeds[trial.number]))
         for trial in (complete(0, DDP, 100, "baseline"), complete(1, FSDP2, 130))
     ]
-    result = ranking.result(history, FIELD, end, (len(runs), 10.0))
+    return ranking.result(history, FIELD, end, (len(runs), 10.0))
+
+
+def test_an_answer_that_came_early_has_the_interval_of_the_quiet_test_and_says_so():
+    runs, end = play(0.3, 0.005)
+    result = result_of(runs, end)
     assert result.verdict is Verdict.CONFIRMED and result.best.trial_number == 1
     assert result.speedup.pairs == len(end.pairs) < 7 and result.speedup.ci95[0] > 1
     assert "pairs were enough" in result.notes[-1]
     assert paired_test.speedup(end.log_ratios) is None
+
+
+def test_the_reason_of_an_early_answer_is_its_interval_and_not_how_close_the_ratios_lie():
+    """A study said "the spread is large" and "their ratios lie close together" of the same six pairs."""
+    runs, end = play(0.3, 0.005)
+    apart = tuple(pairs([1.83, 1.27, 1.58, 1.60, 1.51, 1.65]))
+    assert quiet_test.decide(apart) == "faster"
+    assert result_of(runs, replace(end, pairs=apart)).notes[-1] == (
+        "6 pairs were enough: none of their runs was disturbed, and the whole interval of the speed-up lies above 1"
+    )
+    equal, none = play(0.0, 0.003)
+    assert result_of(equal, none).notes[-1].endswith("and they rule out a gain of 5 %")
 
 
 def test_throttled_runs_are_left_to_the_sign_test():

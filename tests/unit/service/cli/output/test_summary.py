@@ -141,7 +141,7 @@ def test_a_busy_machine_leaves_the_same_state_with_and_without_a_baseline_of_the
     busy = {"verdict": Verdict.TOO_BUSY}
     kept, faster = UNBEATEN.model_copy(update=busy), CONFIRMED.model_copy(update=busy)
     assert summary.as_text(study(), kept).startswith(f"verdict     {state}keep the baseline (so far 1.01x")
-    now = "for now, the faster of candidate and baseline is recommended"
+    now = "for now, the candidate is recommended, as it was faster in the pairs"
     assert summary.as_text(study(), faster).startswith(f"verdict     {state}{now} (so far 1.31x")
 
 

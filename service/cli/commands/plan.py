@@ -61,7 +61,7 @@ PriceSource = Annotated[
         help="JSON file of such prices by kind; or sky for the lowest of SkyPilot's catalogue, sky:lambda for one cloud.",
     ),
 ]
-Spot = Annotated[bool, typer.Option("--spot", help="With --prices sky, take the prices of spot instances.")]
+Spot = Annotated[bool, typer.Option("--spot", help="Take the prices of spot instances, with --prices sky.")]
 Currency = Annotated[str | None, typer.Option(help="Currency of the prices and the budget, such as USD.")]
 Money = Annotated[float | None, typer.Option(help="Money that the run may cost.")]
 FirstDay = Annotated[

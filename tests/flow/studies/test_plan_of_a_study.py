@@ -21,10 +21,10 @@ def test_the_goodput_is_that_of_the_times_that_the_resume_check_measured(http, c
     assert SPEC["model"] == "llama-tiny"
     with pytest.raises(InputError, match="no study is stored here"):
         plan(capsys, "--study", "last")
-    study_id = http.post("/v1/studies", json=SPEC | {"space": {"backends": ["ddp", "zero", "fsdp2"]}}).json()[
-        "study_id"
-    ]
-    SimulatedWorker(http, behave=quietly, task_kinds=TASK_KINDS).register().work()
+    worker = SimulatedWorker(http, behave=quietly, task_kinds=TASK_KINDS).register()
+    created = http.post("/v1/studies", json=SPEC | {"space": {"backends": ["ddp", "zero", "fsdp2"]}})
+    study_id = created.json()["study_id"]
+    worker.work()
     check = http.get(f"/v1/studies/{study_id}").json()["result"]["resume_check"]
     assert (check["save_s"], check["load_s"]) == (0.5, 0.25)
     measured = plan(capsys, "--study", "last", "--restart-seconds", "100")

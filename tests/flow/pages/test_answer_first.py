@@ -149,11 +149,12 @@ def test_a_trial_says_what_differs_from_the_default_and_folds_the_rest(quick_cli
 
 
 @pytest.mark.answered
-def test_equal_and_missing_settings_are_folded_in_a_comparison(quick_client):
+def test_equal_settings_and_defaults_of_one_backend_are_folded_in_a_comparison(quick_client):
     study_id = answered_study(quick_client)
     text = page(quick_client, f"/compare?pick={study_id}:0&pick={study_id}:1")
     shown, folded = text.split('<details id="equal">')
-    assert "n/a" not in shown and "ZeRO stage" in folded and "sequence length" in folded
+    assert "ZeRO stage" in shown and "n/a" in shown and "ZeRO stage" not in folded
+    assert "contiguous gradients" in folded and "contiguous gradients" not in shown and "sequence length" in folded
     assert "Settings that differ" in shown and "MFU" not in text, "a row without any value says nothing"
 
 

@@ -33,7 +33,7 @@ class SilentWork:
         self._launch_tag = launch_tag
         self._stamp: int | None = None
         self._changed_s = self._looked_s = now_s()
-        self._last: _Reading | None = None
+        self._last: _WorkCounters | None = None
 
     def renew_progress(self, directory: TrialDir) -> None:
         """Renew the launch's progress file if it is silent although the launch's processes work. Call this often."""
@@ -47,14 +47,14 @@ class SilentWork:
         progress = directory.progress()
         if progress is None or progress.phase not in _PHASES:
             return
-        last, self._last = self._last, _Reading.of(tagged_processes(self._launch_tag))
+        last, self._last = self._last, _WorkCounters.of(tagged_processes(self._launch_tag))
         if last is not None and self._last.shows_work_since(last):
             with contextlib.suppress(OSError):
                 os.utime(directory.path / "progress.json")
 
 
 @dataclass(frozen=True)
-class _Reading:
+class _WorkCounters:
     """Processor seconds and bytes read of each process so far, at one time."""
 
     at_s: float
@@ -62,10 +62,10 @@ class _Reading:
     bytes_read: dict[int, float]
 
     @classmethod
-    def of(cls, pids: set[int]) -> "_Reading":
+    def of(cls, pids: set[int]) -> "_WorkCounters":
         return cls(now_s(), {pid: _cpu_s(pid) for pid in pids}, {pid: _bytes_read(pid) for pid in pids})
 
-    def shows_work_since(self, earlier: "_Reading") -> bool:
+    def shows_work_since(self, earlier: "_WorkCounters") -> bool:
         """Whether the processes used the processor or read data since an earlier reading."""
         elapsed_s = max(self.at_s - earlier.at_s, 1e-9)
         cores = _increase(earlier.cpu_s, self.cpu_s) / elapsed_s

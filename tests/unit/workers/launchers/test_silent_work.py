@@ -18,7 +18,9 @@ from tests.support.workers.worker_fakes import FAKE_HOST
 RANK = """
 import pathlib, sys, time
 phase, act, folder = sys.argv[1:4]
-(pathlib.Path(folder) / "progress.json").write_text('{"phase": "' + phase + '"}')
+note = pathlib.Path(folder) / "note"
+note.write_text('{"phase": "' + phase + '"}')
+note.rename(pathlib.Path(folder) / "progress.json")
 sum(range(10 ** 11)) if act == "hold" else time.sleep(60)
 """
 """Rank whose only thread either computes in one call, which never gives the interpreter lock away, or waits."""

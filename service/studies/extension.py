@@ -159,9 +159,8 @@ def _check_worker(context: Context, session: Session, row: StudyRow) -> None:
         if compatibility.fingerprint_differs(worker, row)
     ]
     reason = "; ".join(rejections) or "no live worker has its cluster, or allows its model"
-    raise invalid(
-        "study_id", row.id, f"study_id ({row.id}) cannot go on: {reason}; start such a worker", code="no_worker"
-    )
+    text = f"study_id ({row.id}) cannot go on: {reason}; start such a worker (shardtune worker)"
+    raise invalid("study_id", row.id, text, code="no_worker")
 
 
 def _raise_budget(session: Session, row: StudyRow, more: Extension, now: datetime) -> None:

@@ -151,9 +151,9 @@ def _answer(result: StudyResult) -> tuple[str, str]:
         kept = (
             "Keep the baseline until it is decided."
             if is_kept
-            else "For now, the faster of candidate and baseline is the answer."
+            else "For now, the candidate is the answer, as it was faster in the pairs."
         )
-        seen = f" So far it reached {_figures(result.speedup)}." if result.speedup else ""
+        seen = f" So far the candidate reached {_figures(result.speedup)}." if result.speedup else ""
         cause = disturbances.busy_cause(result.too_busy)
         return "warn", f"Too busy: {TOO_BUSY_STATE}. {kept} {cause[:1].upper()}{cause[1:]}.{seen}"
     if result.speedup is None:

@@ -151,7 +151,7 @@ def _open_verdict(study: Study, result: StudyResult, link: str, now: datetime) -
     fields = (("add_pairs", str(more.pairs)), *(_WAIT if more.waits_for_quiet else ()))
     command = f"shardtune studies extend {study.study_id} --add-pairs {more.pairs}"
     if more.waits_for_quiet:
-        waits = f"Their runs wait up to {QUIET_WAIT_MINUTES} minutes in all until the machine is quiet."
+        waits = f"Their runs wait up to {QUIET_WAIT_MINUTES} minutes in all until the machine is quiet; then they run anyway."
         text = f"Compare candidate and baseline in {pairs}. {waits}"
         command += _WAIT_WORDS
         return NextStep(text, f"Run {pairs}", action=f"{link}/extend", fields=fields, command=command)

@@ -19,6 +19,7 @@ from shardtune.service.pages.views import words
 from shardtune.service.pages.views.best import StudyLine
 from shardtune.service.pages.views.freshness import StudyFreshness
 from shardtune.service.pages.views.home.target_card import target_card
+from shardtune.service.pages.views.purpose import Purpose
 from shardtune.service.pages.views.recommendation import LatestRetune, Recommended
 from shardtune.service.pages.views.study_sections.failures import discarded_text, lacks_host_memory, least_needed_gib
 from shardtune.service.pages.views.study_sections.next_step import NextStep, next_step
@@ -189,6 +190,16 @@ def test_an_open_verdict_is_not_approved_first() -> None:
     box = recommendation_box(recommended(TOO_BUSY, "proposed"), FASTER)
     assert box.is_open and "although its verdict is open" in box.sentence
     assert step_of(answered(KEPT), recommended(KEPT, "proposed")).label == "Approve"
+
+
+def test_a_too_busy_answer_names_the_candidate_and_what_follows_the_wait() -> None:
+    """`The faster of candidate and baseline` left open which, and nothing said what happens after 30 minutes."""
+    busy = result(Verdict.TOO_BUSY, best=FASTER, too_busy=BUSY)
+    _, sentence = words.verdict(answered(busy), Purpose("search", ""))
+    assert "For now, the candidate is the answer, as it was faster in the pairs." in sentence
+    assert "So far the candidate reached 1.05" in sentence
+    assert "Keep the baseline" in words.verdict(answered(TOO_BUSY), Purpose("search", ""))[1]
+    assert step_of(answered(busy)).text.endswith("until the machine is quiet; then they run anyway.")
 
 
 @pytest.mark.parametrize("answer", [KEPT, UNDECIDED, TOO_BUSY], ids=["kept", "undecided", "too busy"])

@@ -7,6 +7,9 @@ from tests.support.service.scenarios import ASK, THREE_BACKENDS, best, create, d
 from tests.support.service.simulated_worker import SimulatedWorker, failure, quietly
 
 
+STUDY = THREE_BACKENDS | {"baseline": {"strategy": {"kind": "ddp"}, "micro_batch": 1}}
+
+
 def out_of_memory(_lease, _task):
     return failure(FailureKind.OOM, "CUDA out of memory")
 
@@ -36,7 +39,7 @@ def worker(quick_client):
 
 @pytest.fixture
 def study_id(quick_client, worker):
-    study_id = create(quick_client, **THREE_BACKENDS | {"budget": {"max_trials": 4}})
+    study_id = create(quick_client, **STUDY | {"budget": {"max_trials": 4}})
     worker.work()
     assert read(quick_client, study_id)["result"]["verdict"] == "confirmed"
     return study_id
@@ -65,7 +68,7 @@ def test_an_earlier_result_of_the_same_study_does_not_come_back(quick_client, wo
 
 def test_the_recommendation_of_another_study_comes_back(quick_client, worker, study_id):
     served = best(quick_client)
-    faster = create(quick_client, **THREE_BACKENDS | {"budget": {"max_trials": 6}})
+    faster = create(quick_client, **STUDY | {"budget": {"max_trials": 6}})
 
     def twice_as_fast(lease, task):
         run = quietly(lease, task)

@@ -73,7 +73,7 @@ class _StudyOffer:
     """Ids of workers for which a run of one of these studies is reserved."""
     without_quota: Sequence[tuple[str, int]]
     """Ids and versions of studies in the final comparison whose project has used up its GPU-seconds of the day. One whose answer is
-    known completes without its sustained run (the long run after the verdict)."""
+    known completes without its optional runs, such as the sustained run (the long run after the verdict)."""
 
 
 def record_request(context: Context, request: LeaseRequest) -> Lease | Idle:

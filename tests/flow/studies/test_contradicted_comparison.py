@@ -74,6 +74,7 @@ def test_as_many_newer_pairs_of_the_same_configurations_win_and_name_what_was_co
 ):
     before, served = confirmed["result"], best(quick_client)
     clock.turn(3600)
+    worker.register()
     after = extend(quick_client, worker, confirmed, NotFaster(before["best"]["trial_number"]))
     assert (after["verdict"], after["candidate"]["trial_number"]) == ("not_faster", before["best"]["trial_number"])
     earlier = after["confirmed_before"]

@@ -18,10 +18,12 @@ from tests.support.service.simulated_worker import (
     speed_of,
 )
 
+BASELINE = {"strategy": {"kind": "ddp"}, "micro_batch": 1}
 RECIPE = {
+    "baseline": BASELINE,
     "workload": SPEC["workload"] | {"precision": "bf16-mixed"},
     "consider": ["bf16-true"],
-    "consider_steps": 10,
+    "consider_steps": 20,
     "space": {"backends": ["ddp", "zero", "fsdp2"]},
     "budget": {"max_trials": 4},
 }
@@ -194,8 +196,7 @@ def test_an_extension_makes_a_failed_sustained_run_again(quick_client, more):
 
     worker = SimulatedWorker(quick_client, behave=behave_when_long, task_kinds=TASK_KINDS).register()
     budget = SUSTAINED["budget"] | {"max_pairs": 7, "resume_check": False}
-    baseline = {"strategy": {"kind": "ddp"}, "micro_batch": 1}
-    study_id = create(quick_client, **SUSTAINED | {"budget": budget, "baseline": baseline})
+    study_id = create(quick_client, **SUSTAINED | {"budget": budget, "baseline": BASELINE})
     worker.work(200)
     result = read(quick_client, study_id)["result"]
     assert (result["verdict"], result["sustained"]["outcome"], len(made)) == ("undecided", "failed", 1)

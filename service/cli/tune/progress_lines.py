@@ -1,10 +1,10 @@
 """Print the progress of a study as plain lines on stderr, one per event, for logs and pipes."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 from shardtune.api_schemas.studies.study import Study
-from shardtune.api_schemas.studies.study_state import StudyPhase
-from shardtune.api_schemas.trials.trial import Attempt, AttemptEnd, Rejection, Run, RunPurpose, Trial, TrialState
+from shardtune.api_schemas.studies.study_state import StudyPhase, StudyState
+from shardtune.api_schemas.trials.trial import Rejection, Run, RunPurpose, Trial, TrialState
 from shardtune.service.cli.tune.comparison_lines import ComparisonLines
 from shardtune.service.wording import disambiguate, study_words
 from shardtune.service.wording.progress import activity_words, kept_runs, time_left
@@ -92,7 +92,7 @@ class LineView:
 
     def _print_disturbed(self, trials: Sequence[Trial]) -> None:
         # A disturbed attempt stays in the run's history; the set makes its line appear once.
-        for trial, run, attempt in _disturbed_attempts(trials):
+        for trial, run, attempt in kept_runs.disturbed_attempts(trials):
             if (run.run_id, attempt.attempt) not in self._disturbed:
                 self._disturbed.add((run.run_id, attempt.attempt))
                 name = f"{study_words.run_name(run.purpose)} of trial {trial.number}, attempt {attempt.attempt}"
@@ -172,20 +172,22 @@ class LineView:
         done = [trial for trial in trials if study_words.is_done(trial)]
         self._states = {trial.number: trial.state for trial in done}
         self._confirmed = {run.run_id for _, run in activity_words.validation_runs(study, trials)}
-        self._disturbed = {(run.run_id, attempt.attempt) for _, run, attempt in _disturbed_attempts(trials)}
+        self._disturbed = {(run.run_id, attempt.attempt) for _, run, attempt in kept_runs.disturbed_attempts(trials)}
+        if study.result is not None:
+            # The comparison of that result has ended: the runs after it, and its newest block, are earlier ones, too.
+            self._skip_runs_after_verdict(trials)
+            study = study.model_copy(update={"state": StudyState.COMPLETE})
         self._comparison.skip_earlier(study, trials)
         self._rejected = len(rejections)
         confirmed = f" and {len(self._confirmed)} validation runs" if self._confirmed else ""
         self._write(f"{len(done)} trial{'s' * (len(done) != 1)}{confirmed} ended earlier")
 
-
-def _disturbed_attempts(trials: Sequence[Trial]) -> Iterator[tuple[Trial, Run, Attempt]]:
-    """Yield each attempt of a run that is repeated because it was disturbed, together with its trial and run."""
-    for trial in trials:
-        for run in trial.runs:
-            for attempt in run.attempts:
-                if attempt.end is AttemptEnd.DISTURBED:
-                    yield trial, run, attempt
+    def _skip_runs_after_verdict(self, trials: Sequence[Trial]) -> None:
+        self._whole_steps = activity_words.complete_run_ids(trials, RunPurpose.VALIDATION)
+        self._resume_checks = activity_words.complete_run_ids(trials, RunPurpose.RESUME_CHECK)
+        self._sustained_runs = activity_words.complete_run_ids(trials, RunPurpose.SUSTAINED)
+        self._rehearsals = activity_words.complete_run_ids(trials, RunPurpose.REHEARSAL)
+        self._recipe_runs = activity_words.complete_run_ids(trials, RunPurpose.RECIPE)
 
 
 def _kept_mark(study: Study, trials: Sequence[Trial], trial: Trial, run: Run) -> str:

@@ -117,6 +117,11 @@ def runs_of(trials: Sequence[Trial], purpose: str, state: TrialState) -> list[tu
     return [(trial, run) for trial in trials for run in trial.runs if run.purpose == purpose and run.state is state]
 
 
+def complete_run_ids(trials: Sequence[Trial], purpose: RunPurpose) -> set[str]:
+    """Return the ids of the complete runs of a study with a given purpose."""
+    return {run.run_id for _, run in runs_of(trials, purpose, TrialState.COMPLETE)}
+
+
 def describe_busy_search(study: Study, trials: Sequence[Trial]) -> str | None:
     """Describe how to get a verdict although each run so far was disturbed. None if the runs show no load that stays,
     and once one of them was undisturbed."""

@@ -1,6 +1,6 @@
 """Words about runs that were kept although they were disturbed: which attempt it was, and why it is not repeated."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from shardtune.api_schemas.studies.study import Study
@@ -59,6 +59,15 @@ def ended_runs(trials: Sequence[Trial]) -> list[tuple[Trial, Run]]:
     return sorted(
         ((trial, run) for trial, run in runs if run.measurement is not None), key=lambda ended: _end_s(ended[1])
     )
+
+
+def disturbed_attempts(trials: Sequence[Trial]) -> Iterator[tuple[Trial, Run, Attempt]]:
+    """Yield each attempt of a run that is repeated because it was disturbed, together with its trial and run."""
+    for trial in trials:
+        for run in trial.runs:
+            for attempt in run.attempts:
+                if attempt.end is AttemptEnd.DISTURBED:
+                    yield trial, run, attempt
 
 
 def _limit(study: Study, trials: Sequence[Trial], run: Run) -> str | None:

@@ -6,7 +6,7 @@ import math
 import re
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, JsonValue, ValidationInfo, field_validator
+from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, ValidationInfo, field_validator
 
 from shardtune.api_schemas.base import Dtype, Schema
 from shardtune.api_schemas.machines.host_partition import HostPartition
@@ -20,6 +20,25 @@ MOST_MEMORY_GIB = 1e6
 Fact = Annotated[str, Field(max_length=500, pattern=ONE_LINE)]
 """Text in which a machine reports a fact about its hardware or software, such as the GPU's name or the driver's
 version."""
+MOST_OVERSUBSCRIPTION = 1000.0
+"""Maximum oversubscription of leaf switches that is accepted."""
+
+
+def _with_leaf(value: float | None, info: ValidationInfo) -> float | None:
+    """Reject an oversubscription of leaf switches without the number of nodes below one of them."""
+    # A number of nodes that was rejected itself is absent here.
+    if value is not None and info.data.get("nodes_per_leaf", 0) is None:
+        raise ValueError(
+            f"oversubscription ({value:g}) needs nodes_per_leaf, the number of nodes below one leaf switch; state it, or "
+            "leave oversubscription out"
+        )
+    return value
+
+
+NodesPerLeaf = Annotated[int | None, Field(ge=1, le=MOST_RANKS)]
+"""Number of nodes below one leaf switch of a cluster's network."""
+Oversubscription = Annotated[float | None, Field(ge=1, le=MOST_OVERSUBSCRIPTION), AfterValidator(_with_leaf)]
+"""Bandwidth of the nodes below a leaf switch, divided by the bandwidth of the switch's uplinks."""
 
 
 class Cluster(Schema):
@@ -44,6 +63,12 @@ class Cluster(Schema):
     """Bandwidth between nodes, in GB/s per node and direction; None if it is not known."""
     host_link_gb_per_s: float | None = Field(default=None, gt=0, le=1e9)
     """Bandwidth between a GPU and the host's memory, in GB/s per GPU and direction; None if it is not known."""
+    nodes_per_leaf: Annotated[NodesPerLeaf, Since(2, may_be_dropped=True)] = Field(default=None, examples=[32])
+    """Number of nodes below one leaf switch. In a rail-optimized network, where each GPU's port has a leaf switch of its
+    own, it is the number of nodes that share these switches. None: all nodes are below one leaf switch."""
+    oversubscription: Annotated[Oversubscription, Since(2, may_be_dropped=True)] = Field(default=None, examples=[2.0])
+    """Oversubscription of a leaf switch: bandwidth of its nodes divided by the bandwidth of its uplinks, such as 2 for
+    2:1. None: 1, so that the uplinks carry whatever the nodes send."""
 
     @field_validator("gpus_per_node")
     @classmethod

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from shardtune.api_schemas.formatting import counted
+
 NetworkName = Literal["infiniband-hdr", "infiniband-ndr", "infiniband-xdr", "roce-400", "efa-p5", "tcp-100"]
 """Name of a network between nodes."""
 _BITS = 8
@@ -38,3 +40,18 @@ def network_note(name: NetworkName, gpus_per_node: int) -> str:
     """Note on a network that a request names, with its source."""
     bandwidth = gb_per_s_of_node(name, gpus_per_node)
     return f"network ({name}): {bandwidth:g} GB/s a node, unchecked ({NETWORKS[name].source})"
+
+
+def leaf_switches_note(nodes_per_leaf: int | None, oversubscription: float | None) -> str | None:
+    """Note on the leaf switches that a request states; None if it states none."""
+    if nodes_per_leaf is None:
+        return None
+    nodes = counted(nodes_per_leaf, "node")
+    if oversubscription is None or oversubscription <= 1:
+        return (
+            f"leaf switches of {nodes} each without oversubscription limit nothing; state oversubscription if they do"
+        )
+    return (
+        f"leaf switches of {nodes} each, {oversubscription:g}:1 oversubscribed: stated, not measured. Nodes are assumed to be "
+        "placed leaf by leaf; the low end of each band allows for any other order"
+    )

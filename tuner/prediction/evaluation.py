@@ -1,6 +1,7 @@
 """Evaluation of many configurations at once: memory and speed from a cluster's measured rates, otherwise the
 catalogue's."""
 
+import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -15,7 +16,15 @@ from shardtune.tuner.prediction.calibration import UNCALIBRATED, MemoryCalibrati
 from shardtune.tuner.prediction.candidates import Candidates, Dtypes, Implementation
 from shardtune.tuner.prediction.footprint import MemoryTable, peak_memory
 from shardtune.tuner.prediction.model_shape import ModelShape
-from shardtune.tuner.prediction.rates import CPU_NETWORK, CPU_RATES, Network, Rates, cluster_network, rates_of
+from shardtune.tuner.prediction.rates import (
+    CPU_NETWORK,
+    CPU_RATES,
+    Network,
+    Rates,
+    cluster_network,
+    rates_of,
+    with_uplinks,
+)
 from shardtune.tuner.prediction.throughput import StepTable, step_times
 from shardtune.tuner.prediction.throughput.measured_rates import fallback_network, measured_network, measured_rates
 from shardtune.tuner.prediction.throughput.timed_rows import with_timed_rows
@@ -43,11 +52,14 @@ def machine(
     if measured is not None:
         rates: Rates | None = measured_rates(measured, cluster.device, precision_is_fp32)
         network = measured_network(measured, cluster, fallback_network(cluster))
+        measured_nodes = max((collective.nodes for collective in measured.collectives), default=1)
+        network = with_uplinks(network, cluster, measured_nodes)
         return MachineRates(rates, network, _known_peak(cluster))
     if cluster.device == "cpu":
-        return MachineRates(CPU_RATES, replace(CPU_NETWORK, gpus_per_node=cluster.gpus_per_node), None)
+        network = replace(CPU_NETWORK, gpus_per_node=cluster.gpus_per_node)
+        return MachineRates(CPU_RATES, with_uplinks(network, cluster), None)
     gpu = catalogue.on_cluster(cluster)
-    network = cluster_network(gpu, cluster)
+    network = with_uplinks(cluster_network(gpu, cluster), cluster)
     try:
         rates = rates_of(gpu)
     except ValueError:
@@ -87,6 +99,21 @@ class Evaluation:
     speed_calibration: SpeedCalibration
     tokens: NDArray[np.float64]
     """Number of tokens in a step for each rank, without padding, for each candidate."""
+    scattered_step: StepTable | None = None
+    """Predicted steps of a job whose neighbouring nodes are below different leaf switches; None if the cluster states
+    no oversubscribed leaf switches, or speeds are unknown."""
+    leaf_gpus: float = math.inf
+    """Number of GPUs below one oversubscribed leaf switch; infinite if the cluster states none."""
+
+    @property
+    def slowness_if_scattered(self) -> NDArray[np.float64]:
+        """Factor by which each candidate's step is longer where neighbouring nodes of the job are below different leaf
+        switches; 1 where that makes no difference."""
+        if self.step is None or self.scattered_step is None:
+            return np.ones(self.candidates.size)
+        seconds = self.speed_calibration.seconds
+        ratio: NDArray[np.float64] = np.maximum(seconds(self.scattered_step.parts) / seconds(self.step.parts), 1.0)
+        return np.broadcast_to(ratio, self.candidates.size)
 
     @property
     def total_gib(self) -> NDArray[np.float64]:
@@ -128,22 +155,39 @@ def evaluate(
     if workload.float8 is not None and cluster.device == "cuda":
         # CPU ranks emulate float8 with products of the precision's dtype.
         dtypes = replace(dtypes, linear_bits=8)
-    host = None
+    host = _host_rates(workload, cluster, unknown_speed, measured)
+    evaluation = Evaluation(
+        candidates,
+        peak_memory(shape, candidates, dtypes, impl, cluster.device),
+        None,
+        cluster.memory_gib * GIB,
+        memory_calibration or MemoryCalibration(),
+        speed_calibration,
+        _tokens(candidates, workload, cluster),
+    )
+    if host is None or host.rates is None:
+        return evaluation
+    rates = host.rates if host.rates.serial else host.rates.on_host(speed_calibration.host)
+    timed, network = with_timed_rows(candidates, workload), host.network
+    step = step_times(shape, timed, dtypes, impl, rates, network)
+    if network.uplinks is None:
+        return replace(evaluation, step=step)
+    scattered = step_times(shape, timed, dtypes, impl, rates, network.with_scattered_nodes)
+    leaf_gpus = network.uplinks.nodes_per_leaf * network.gpus_per_node
+    return replace(evaluation, step=step, scattered_step=scattered, leaf_gpus=leaf_gpus)
+
+
+def _host_rates(
+    workload: Workload, cluster: Cluster, unknown_speed: bool, measured: MeasuredHardware | None
+) -> MachineRates | None:
+    """Rates of a cluster for a workload's dtypes; None if they are unknown and may stay so."""
     try:
         host = machine(cluster, workload.precision.computes_in_float32, measured)
     except ValueError:
         if not unknown_speed:
             raise
-    if host is not None and workload.precision.scales_loss and measured is not None:
-        host = _in_float16(host, cluster)
-    step = None
-    if host is not None and host.rates is not None:
-        rates = host.rates if host.rates.serial else host.rates.on_host(speed_calibration.host)
-        step = step_times(shape, with_timed_rows(candidates, workload), dtypes, impl, rates, host.network)
-    memory = peak_memory(shape, candidates, dtypes, impl, cluster.device)
-    calibration = memory_calibration or MemoryCalibration()
-    tokens = _tokens(candidates, workload, cluster)
-    return Evaluation(candidates, memory, step, cluster.memory_gib * GIB, calibration, speed_calibration, tokens)
+        return None
+    return _in_float16(host, cluster) if workload.precision.scales_loss and measured is not None else host
 
 
 def _tokens(candidates: Candidates, workload: Workload, cluster: Cluster) -> NDArray[np.float64]:

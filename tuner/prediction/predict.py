@@ -231,7 +231,7 @@ def _predict_speed(
     spread = np.exp(BAND_DEVIATIONS * np.hypot(fit.sigma, _UNPACKING_SIGMA if is_unchecked else 0.0))
     return SpeedPrediction(
         tokens_per_s_per_gpu=rate,
-        low_tokens_per_s_per_gpu=float(rate / spread),
+        low_tokens_per_s_per_gpu=float(rate / spread / _at(result.slowness_if_scattered, index)),
         high_tokens_per_s_per_gpu=float(rate * spread),
         step_time_s=seconds,
         mfu=rate * shape.model_flops_per_token(workload.attended_length) / peak if peak else None,

@@ -1,5 +1,7 @@
 """Predict all configurations of a request: a table with a row for each."""
 
+from shardtune.api_schemas.machines import networks
+from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import TrialConfig, losses, optimizer_support
 from shardtune.api_schemas.strategies.fields import mlp_slices
 from shardtune.api_schemas.strategies.recipe_support import float8_support, fp16_support, lora_support
@@ -54,8 +56,14 @@ def predict_all(
         batch_counts="packed rows" if request.data is not None and request.data.is_packed else "samples",
         strategies_global_batch=None if request.configs else resolved.global_batch,
         strategies_compiled=compiled and not request.configs,
-        notes=(*resolved.notes(), *_uncompiled_notes(configs, compiled and not request.configs)),
+        notes=(*resolved.notes(), *_leaf_notes(cluster), *_uncompiled_notes(configs, compiled and not request.configs)),
     )
+
+
+def _leaf_notes(cluster: Cluster) -> tuple[str, ...]:
+    """Note on the leaf switches of a cluster of several nodes; empty if it states none."""
+    note = networks.leaf_switches_note(cluster.nodes_per_leaf, cluster.oversubscription) if cluster.nodes > 1 else None
+    return () if note is None else (note,)
 
 
 def _check_trials(resolved: ResolvedRequest) -> None:

@@ -9,6 +9,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+from numpy.typing import NDArray
+
 from shardtune.api_schemas.machines.gpus import GpuModel
 from shardtune.api_schemas.machines.hardware import Cluster
 
@@ -70,6 +73,29 @@ size."""
 
 
 @dataclass(frozen=True)
+class Uplinks:
+    """Links from leaf switches to the rest of an oversubscribed network, as a user states them. Nobody measured them."""
+
+    nodes_per_leaf: int
+    oversubscription: float
+    """Bandwidth of the nodes below a leaf switch, divided by the bandwidth of its uplinks."""
+    measured_nodes: int = 1
+    """Number of nodes over which collectives were measured; 1 if none were measured between nodes."""
+    job_ranks: NDArray[np.float64] | float = math.inf
+    """Number of ranks of the whole job, which are placed leaf by leaf."""
+    scattered: bool = False
+    """Whether neighbouring nodes of the job are below different leaf switches, so that all traffic between nodes uses
+    uplinks."""
+
+    @property
+    def in_measurements(self) -> float:
+        """Fraction of a node's network that rings had while collectives were measured, by the stated figures."""
+        if self.measured_nodes <= self.nodes_per_leaf:
+            return 1.0
+        return min(self.nodes_per_leaf / self.oversubscription, 1.0)
+
+
+@dataclass(frozen=True)
 class Network:
     """Bandwidths that a collective can use, in bytes per second per GPU and direction."""
 
@@ -99,6 +125,17 @@ class Network:
     node communicate at the same time, each in such a group of its own."""
     spanning: Mapping[str, Curve] = field(default_factory=dict)
     """Measured times of collectives over all ranks of several nodes (curves over message size)."""
+    uplinks: Uplinks | None = None
+    """Uplinks of leaf switches; None if they carry whatever the nodes send."""
+
+    def for_job(self, ranks: NDArray[np.float64]) -> "Network":
+        """Network as a job of so many ranks uses it, placed leaf by leaf. `ranks` has an entry for each candidate."""
+        return self if self.uplinks is None else replace(self, uplinks=replace(self.uplinks, job_ranks=ranks))
+
+    @property
+    def with_scattered_nodes(self) -> "Network":
+        """Network as a job uses it whose neighbouring nodes are below different leaf switches."""
+        return self if self.uplinks is None else replace(self, uplinks=replace(self.uplinks, scattered=True))
 
 
 # Fraction of the vendor's dense peak that matrix products reach. First factor: best of any shape
@@ -179,6 +216,16 @@ CPU_NETWORK = Network(
     half_bytes=1e5,
 )
 """Network of gloo on one machine, and between machines over a slow link."""
+
+
+def with_uplinks(network: Network, cluster: Cluster, measured_nodes: int = 1) -> Network:
+    """Add the uplinks of a cluster's leaf switches to its network. A cluster that states no leaf switches, or none that
+    are oversubscribed, keeps the network unchanged. `measured_nodes`: number of nodes over which the network's
+    collectives were measured."""
+    leaf, oversubscription = cluster.nodes_per_leaf, cluster.oversubscription or 1.0
+    if leaf is None or oversubscription <= 1.0:
+        return network
+    return replace(network, uplinks=Uplinks(leaf, oversubscription, measured_nodes))
 
 
 def cluster_network(gpu: GpuModel, cluster: Cluster) -> Network:

@@ -55,7 +55,8 @@ def _context_seconds(shape: ModelShape, c: Candidates, dtypes: Dtypes, network: 
     elements = c.tokens * (2.0 * shape.query + 2.0 * shape.kv)
     passes = _passes(shape, c)
     calls = _EXCHANGES * passes
-    sent = ring_seconds(elements * dtypes.compute * passes, calls, c.context, network, stride=c.tensor)
+    size = elements * dtypes.compute * passes
+    sent = ring_seconds(size, calls, c.context, network, stride=c.tensor, pattern="all_to_all")
     return np.where(c.context > 1, sent, 0.0)
 
 
@@ -95,7 +96,7 @@ def _expert_seconds(shape: ModelShape, c: Candidates, dtypes: Dtypes, network: N
     sent = c.tokens * shape.experts_per_token * shape.hidden * dtypes.compute
     # The number of tokens is exchanged before each forward pass.
     count_exchanges = passes - shape.layers
-    seconds = ring_seconds(sent * calls, calls, c.experts, network) + ring_seconds(
-        8.0 * shape.experts * count_exchanges, count_exchanges, c.experts, network
+    seconds = ring_seconds(sent * calls, calls, c.experts, network, pattern="all_to_all") + ring_seconds(
+        8.0 * shape.experts * count_exchanges, count_exchanges, c.experts, network, pattern="all_to_all"
     )
     return np.where(c.experts > 1, seconds, 0.0)

@@ -32,14 +32,15 @@ def step_times(
     """Predicted step times of every candidate, with and without pipeline stages."""
 
     def table(subset: Candidates, cut: StageLayout) -> StepTable:
+        own_network = network.for_job(subset.ranks * subset.stages)
         if cut.ranks == 1:
-            return step.step_times(shape, subset, dtypes, impl, rates, network)
+            return step.step_times(shape, subset, dtypes, impl, rates, own_network)
         stage_tables = [
-            step.step_times(stage, subset, dtypes, impl, rates, network)
+            step.step_times(stage, subset, dtypes, impl, rates, own_network)
             for stage in stages.rank_shapes(shape, cut, impl.stages_by_cost)
         ]
         slowest = stages.table_of_fullest_stage(stage_tables, lambda table: table.total)
-        send = _send_seconds(shape, subset, dtypes.under(impl), rates, network)
+        send = _send_seconds(shape, subset, dtypes.under(impl), rates, own_network)
         return _with_bubble(slowest, stage_tables, subset, send, cut)
 
     return stages.in_groups(c, table)
@@ -85,5 +86,5 @@ def _send_seconds(shape: ModelShape, c: Candidates, dtypes: Dtypes, rates: Rates
     # A send is assumed to be as fast as an all-gather of two ranks with as many bytes; the two are all of a stage's
     # ranks apart.
     two = np.full_like(c.tokens, 2.0)
-    sent: Array = ring_seconds(4.0 * boundary, two, two, network, stride=c.ranks)
+    sent: Array = ring_seconds(4.0 * boundary, two, two, network, stride=c.ranks, pattern="neighbours")
     return sent + 2.0 * _LAUNCHES * rates.launch_s

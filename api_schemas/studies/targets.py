@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
 
 from shardtune.api_schemas.base import Band, Bound, Schema
-from shardtune.api_schemas.machines.hardware import MOST_RANKS, Cluster
+from shardtune.api_schemas.machines.hardware import MOST_RANKS, Cluster, NodesPerLeaf, Oversubscription
 from shardtune.api_schemas.names import DeviceName
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.studies.rung_tests import RungTest
@@ -37,6 +37,13 @@ class Target(Schema):
     inter_node_gb_per_s: float | None = Field(default=None, gt=0, le=1e9, examples=[50.0])
     """Bandwidth between the target's nodes, in GB/s per node and direction. If null, it is that of the study's cluster,
     as measured or stated, or otherwise the usual one of this GPU."""
+    nodes_per_leaf: NodesPerLeaf = Field(default=None, examples=[32])
+    """Number of nodes below one leaf switch of the target. In a rail-optimized network, where each GPU's port has a leaf
+    switch of its own, it is the number of nodes that share these switches. If null, it is that of the study's cluster,
+    or otherwise all nodes are below one leaf switch."""
+    oversubscription: Oversubscription = Field(default=None, examples=[2.0])
+    """Oversubscription of the target's leaf switches: bandwidth of the nodes below one of them, divided by the bandwidth
+    of its uplinks. If null, it is that of the study's cluster if `nodes_per_leaf` is null too, or otherwise 1."""
     global_batch: int | None = Field(default=None, ge=1, le=MOST_SAMPLES, examples=[512])
     """Number of samples per optimizer step on the target; if null, the workload's `global_batch`. The study itself
     trains with that part of them which falls to its smaller cluster, so that each rank does the same work on cluster
@@ -58,10 +65,10 @@ class Target(Schema):
 
     @property
     def described(self) -> str:
-        """Short form of the target, such as `64x8`, followed by the bandwidth between its nodes if the target states
-        one."""
-        network = self.inter_node_gb_per_s
-        return self.short_form + ("" if network is None else f" with inter_node_gb_per_s {network:g}")
+        """Short form of the target, such as `64x8`, followed by what the target states about its network."""
+        fields = ("inter_node_gb_per_s", "nodes_per_leaf", "oversubscription")
+        stated = [f"{name} {value:g}" for name in fields if (value := getattr(self, name)) is not None]
+        return self.short_form + (f" with {', '.join(stated)}" if stated else "")
 
     def is_size_of(self, other: "Target | None") -> bool:
         """Whether the other target has the same number of nodes and of GPUs per node, and also the same kind of GPU if

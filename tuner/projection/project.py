@@ -38,9 +38,13 @@ class Projection:
     """Numbers of GPUs of the measurements that the projection starts from: those of the configuration itself, else
     those of other layouts."""
     unseen: tuple[str, ...]
-    """Aspects of the target that no measurement covers (`layout`, `nodes`, `communication`); each widens the band."""
+    """Aspects of the target that no measurement covers (`layout`, `nodes`, `uplinks`, `communication`); each widens the
+    band."""
     seconds_per_rank: float = 0.0
     """Seconds by which each further rank lengthens a step; 0 where the measured sizes show no such growth."""
+    slowness_if_scattered: float = 1.0
+    """Factor by which the low end of the speed's band is lower, because neighbouring nodes may be below different leaf
+    switches."""
     verdict: Literal["projected"] = "projected"
 
 
@@ -77,16 +81,19 @@ def project(anchors: Sequence[MeasuredSize], target: PredictedSize, error: Struc
     else:
         seconds = target.seconds * math.exp(_slowness_of_others(used, target) + error.drift * doublings)
     spread = math.exp(error.half_width(doublings, len(unseen), open_width))
+    # Nobody stated where the job's nodes will be. The low end is that of nodes without a neighbour below their leaf switch.
+    scattered = target.slowness_if_scattered if "uplinks" in unseen else 1.0
     speed = target.tokens_per_gpu / seconds
     return Projection(
         gpus=target.gpus,
-        tokens_per_s_per_gpu=ProjectedValue(speed, speed / spread, speed * spread),
+        tokens_per_s_per_gpu=ProjectedValue(speed, speed / spread / scattered, speed * spread),
         memory_gib=_memory(used, target, doublings, bool(same)),
         doublings=doublings,
         open_width=open_width,
         anchors=tuple(size.predicted.gpus for size in used),
         unseen=unseen,
         seconds_per_rank=term.per_rank_s if term is not None else 0.0,
+        slowness_if_scattered=scattered,
     )
 
 
@@ -94,6 +101,8 @@ def _unseen_axes(used: Sequence[MeasuredSize], target: PredictedSize, same_layou
     axes = [] if same_layout else ["layout"]
     if target.spans_nodes and not any(size.predicted.spans_nodes for size in used):
         axes.append("nodes")
+    if target.uses_uplinks and not any(size.predicted.uses_uplinks for size in used):
+        axes.append("uplinks")
     # One rank, or one group that only splits the model, shows no exchange of gradients: all of it is predicted.
     if target.has_gradient_exchange and not any(size.predicted.has_gradient_exchange for size in used):
         axes.append("communication")

@@ -68,8 +68,15 @@ def target_cluster(cluster: Cluster, target: Target) -> Cluster:
             "inter_node_gb_per_s": target.inter_node_gb_per_s
             or cluster.inter_node_gb_per_s
             or _usual_network(cluster, per_node),
+            **_leaf_switches(cluster, target),
         }
     )
+
+
+def _leaf_switches(cluster: Cluster, target: Target) -> dict[str, float | None]:
+    """Fields of the target's leaf switches: those that the target states, or else those of the study's cluster."""
+    stated = cluster if target.nodes_per_leaf is None else target
+    return {"nodes_per_leaf": stated.nodes_per_leaf, "oversubscription": stated.oversubscription}
 
 
 def target_rates(measured: MeasuredHardware | None, cluster: Cluster, target: Target) -> MeasuredHardware | None:
@@ -136,6 +143,8 @@ def _check_stated_network(target: Target, cluster: Cluster) -> None:
         raise ValueError(f"{field} ({stated:g}) is of no use for CPU ranks, whose network is gloo's; leave it out")
     if stated is not None and target.nodes == 1:
         raise ValueError(f"{field} ({stated:g}) needs more than one node; leave it out")
+    if target.nodes_per_leaf is not None and target.nodes == 1:
+        raise ValueError(f"target.nodes_per_leaf ({target.nodes_per_leaf}) needs more than one node; leave it out")
 
 
 def _check_network(target: Target, cluster: Cluster, measured: MeasuredHardware | None) -> None:

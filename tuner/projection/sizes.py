@@ -8,7 +8,8 @@ from functools import cached_property, lru_cache
 import numpy as np
 
 from shardtune.api_schemas.base import GIB, Bound
-from shardtune.tuner.prediction.candidates import Candidates, Dtypes, Implementation, from_rows
+from shardtune.tuner.prediction.candidates import Array, Candidates, Dtypes, Implementation, from_rows
+from shardtune.tuner.prediction.evaluation import Evaluation
 from shardtune.tuner.prediction.footprint import MemoryTable, peak_memory
 from shardtune.tuner.prediction.model_shape import ModelShape
 from shardtune.tuner.prediction.rates import Network, Rates
@@ -52,6 +53,10 @@ class PredictedSize:
     """Predicted peak memory of tensors in GiB (torch's `max_memory_allocated`), on the GPU that needs most."""
     bound_by: Bound
     """Resource that takes the largest part of the predicted step."""
+    uses_uplinks: bool = False
+    """Whether the GPUs are below several leaf switches that are oversubscribed."""
+    slowness_if_scattered: float = 1.0
+    """Factor by which the predicted step is longer where neighbouring nodes are below different leaf switches."""
 
     @property
     def tokens_per_s_per_gpu(self) -> float:
@@ -155,9 +160,16 @@ class MeasuredSize:
 
 
 def of_candidates(
-    candidates: Candidates, step: StepTable, memory: MemoryTable, gpus_per_node: int
+    candidates: Candidates,
+    step: StepTable,
+    memory: MemoryTable,
+    gpus_per_node: int,
+    leaf_gpus: float = math.inf,
+    slowness_if_scattered: Array | float = 1.0,
 ) -> list[PredictedSize]:
-    """Convert candidates with their predicted step times and memory to one `PredictedSize` each."""
+    """Convert candidates with their predicted step times and memory to one `PredictedSize` each. `leaf_gpus`: number of
+    GPUs below one oversubscribed leaf switch. `slowness_if_scattered`: factor by which steps are longer where
+    neighbouring nodes are below different leaf switches."""
     count = candidates.size
     arrays = {name: np.broadcast_to(getattr(candidates, name), count) for name in _LAYOUT}
     gpus = np.broadcast_to(candidates.ranks * candidates.stages, count)
@@ -168,6 +180,7 @@ def of_candidates(
     exposed = np.broadcast_to(step.parts["communication"], count)
     allocated = np.broadcast_to(memory.allocated, count) / GIB
     bounds = bounding_resources(step.parts, np.broadcast_to(step.network_bound, count))
+    scattered = np.broadcast_to(slowness_if_scattered, count)
     return [
         PredictedSize(
             gpus=round(float(gpus[index])),
@@ -180,9 +193,29 @@ def of_candidates(
             tokens_per_gpu=float(tokens[index]),
             memory_gib=float(allocated[index]),
             bound_by=bounds[index],
+            uses_uplinks=bool(gpus[index] > leaf_gpus),
+            slowness_if_scattered=float(scattered[index]),
         )
         for index in range(count)
     ]
+
+
+def of_evaluation(evaluation: Evaluation, gpus_per_node: int) -> list[PredictedSize]:
+    """Convert the candidates of an evaluation to one `PredictedSize` each.
+
+    Raises:
+        ValueError: the evaluation predicts no speed.
+    """
+    if evaluation.step is None:
+        raise ValueError("evaluation (no speed) needs the hardware's rates; measure them")
+    return of_candidates(
+        evaluation.candidates,
+        evaluation.step,
+        evaluation.memory,
+        gpus_per_node,
+        evaluation.leaf_gpus,
+        evaluation.slowness_if_scattered,
+    )
 
 
 def predict_sizes(

@@ -5,6 +5,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from shardtune.api_schemas.formatting import counted
+from shardtune.api_schemas.machines import networks
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.studies.rung_tests import RungTest
@@ -199,6 +200,9 @@ def _notes(sizes: TargetSizes, there: Cluster) -> tuple[str, ...]:
     ]
     if there.nodes > 1 and here.nodes == 1:
         notes.append(_network_note(sizes, there))
+    if there.nodes > 1:
+        leaves = networks.leaf_switches_note(there.nodes_per_leaf, there.oversubscription)
+        notes += [] if leaves is None else [leaves]
     if sizes.workload.data is not None:
         notes.append("samples of several lengths: the speed counts their own tokens, as mixed on the study's cluster")
     return tuple(notes)

@@ -16,7 +16,7 @@ from shardtune.tuner.prediction.configs import from_configs
 from shardtune.tuner.prediction.evaluation import evaluate
 from shardtune.tuner.prediction.model_shape import ModelShape
 from shardtune.tuner.projection import rungs
-from shardtune.tuner.projection.sizes import PredictedSize, of_candidates
+from shardtune.tuner.projection.sizes import PredictedSize, of_evaluation
 
 _EVERY_COUNT_UP_TO = 16
 """Number of nodes up to which every node count is projected, as a job may get any of them; above it, a few sizes are
@@ -94,6 +94,6 @@ class TargetSizes:
         evaluation = evaluate(self.shape, candidates, workload, usable, measured=hardware)
         if evaluation.step is None:
             raise ValueError(f"the rates of {cluster.gpu} are unknown; run `shardtune measure-hardware` on the worker")
-        sizes = of_candidates(candidates, evaluation.step, evaluation.memory, cluster.gpus_per_node)
+        sizes = of_evaluation(evaluation, cluster.gpus_per_node)
         fits = np.broadcast_to(evaluation.fits, len(sizes))
         return [FittingSize(size, bool(fit)) for size, fit in zip(sizes, fits, strict=True)]

@@ -112,6 +112,9 @@ def _complete(target: Target, cluster: Cluster) -> Target:
 def _check_kind(target: Target, cluster: Cluster) -> None:
     if target.gpu is None or _kind(target.gpu) == _kind(cluster.gpu):
         return
+    if _kind(cluster.gpu) in catalogue.names():
+        # A name of no kind or of several, such as a100 beside A100-SXM4-80GB, is another mistake than another kind.
+        catalogue.find(target.gpu, "target.gpu")
     raise ValueError(
         f"target.gpu ({target.gpu!r}) is not the cluster's kind ({cluster.gpu}): trials on one kind say nothing about "
         "another; leave it out, run the study on that kind, or compare kinds with `shardtune plan`"

@@ -8,7 +8,7 @@ from typing import Annotated, Literal, Self
 from pydantic import ConfigDict, Field, StringConstraints, field_validator, model_validator
 
 from shardtune.api_schemas.base import Band, Schema
-from shardtune.api_schemas.machines.hardware import MOST_RANKS
+from shardtune.api_schemas.machines.hardware import MOST_RANKS, NodesPerLeaf, Oversubscription
 from shardtune.api_schemas.machines.networks import NetworkName
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.training.models import EXAMPLE, ModelChoice, ModelSpec
@@ -81,6 +81,12 @@ class PlanRequest(Schema):
     """Number of GPUs per node."""
     network: NetworkName | None = Field(default=None, examples=["infiniband-ndr"])
     """Network between nodes by name. If null, it is the usual one of each kind of GPU, by the catalogue."""
+    nodes_per_leaf: NodesPerLeaf = Field(default=None, examples=[32])
+    """Number of nodes below one leaf switch. In a rail-optimized network, where each GPU's port has a leaf switch of its
+    own, it is the number of nodes that share these switches. If null, all nodes are below one leaf switch."""
+    oversubscription: Oversubscription = Field(default=None, examples=[2.0])
+    """Oversubscription of a leaf switch: bandwidth of its nodes divided by the bandwidth of its uplinks. If null, it is
+    1, so that the uplinks carry whatever the nodes send."""
     prices: dict[GpuName, float] = Field(default={}, max_length=12)
     """Price of one GPU for one hour, in your currency, by kind of GPU. No cost is calculated for kinds without a
     price."""

@@ -83,6 +83,16 @@ Nodes = Annotated[
 ]
 
 
+LeafNodes = Annotated[
+    int | None, typer.Option("--nodes-per-leaf", help="Nodes below one leaf switch (default: all of them).")
+]
+LeafOversubscription = Annotated[
+    float | None,
+    typer.Option(
+        "--oversubscription",
+        help="Bandwidth of a leaf switch's nodes divided by that of its uplinks, such as 2 for 2:1 (default: 1).",
+    ),
+]
 LoraRank = Annotated[
     int | None,
     typer.Option(

@@ -34,6 +34,8 @@ def plan(
     counts: int | Sequence[int],
     gpus_per_node: int = 8,
     network: str | None = None,
+    nodes_per_leaf: int | None = None,
+    oversubscription: float | None = None,
     prices: Mapping[str, float] | None = None,
     budget: float | None = None,
     start: date | str | None = None,
@@ -53,6 +55,8 @@ def plan(
         counts: numbers of GPUs, such as `[8, 16, 32]`.
         gpus_per_node: GPUs of a node.
         network: network between nodes by name, such as `infiniband-ndr` (default: the usual one of each kind).
+        nodes_per_leaf: nodes below one leaf switch (default: all of them).
+        oversubscription: bandwidth of a leaf switch's nodes divided by that of its uplinks, such as 2 for 2:1 (default: 1).
         prices: price of a GPU-hour by kind, in your currency.
         budget: money that the run may cost.
         start: first day (UTC) of the run, from midnight (default: the run starts now).
@@ -85,6 +89,8 @@ def plan(
             "counts": _whole([counts] if isinstance(counts, int | Integral) else list(counts)),
             "gpus_per_node": gpus_per_node,
             "network": network,
+            "nodes_per_leaf": nodes_per_leaf,
+            "oversubscription": oversubscription,
             "budget": budget,
             "start": planner.read_day(start, "start"),
             "deadline": planner.read_day(deadline, "deadline"),

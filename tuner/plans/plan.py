@@ -111,6 +111,8 @@ def _resolve(request: PlanRequest, name: str, objective: Objective) -> _Kind:
     if request.network is not None:
         bandwidth = networks.gb_per_s_of_node(request.network, request.gpus_per_node)
         cluster = cluster.model_copy(update={"inter_node_gb_per_s": bandwidth})
+    leaves = {"nodes_per_leaf": request.nodes_per_leaf, "oversubscription": request.oversubscription}
+    cluster = cluster.model_copy(update=leaves)
     asked = PredictionRequest(
         model=request.model, cluster=cluster, sequence_length=request.sequence_length, precision=request.precision
     )
@@ -163,7 +165,7 @@ def _row(
     request: PlanRequest, kind: _Kind, speeds: KindSpeeds, fastest: ConfigSpeed, count: int, begins: datetime
 ) -> PlanRow | ImpossibleRow:
     goodput = expected_goodput(request.goodput, count)
-    hours = _hours(request, fastest.tokens_per_s_per_gpu, count, goodput.fraction)
+    hours = _hours(request, fastest, count, goodput.fraction)
     if hours is None:
         reason = (
             f"with {request.goodput.failures_per_gpu_hour:g} failures per GPU-hour, {count} GPUs fail before they get on; "
@@ -196,16 +198,17 @@ def _row(
     )
 
 
-def _hours(request: PlanRequest, speed: Band, count: int, goodput: float) -> Band | None:
+def _hours(request: PlanRequest, fastest: ConfigSpeed, count: int, goodput: float) -> Band | None:
     """Expected hours of the run; None if it never ends because failures come faster than it can recover."""
     if goodput <= 0:
         return None
+    speed, scattered = fastest.tokens_per_s_per_gpu, fastest.slowness_if_scattered
     expected = request.tokens / (speed.expected * count * goodput) / 3600.0
     if expected > _MOST_HOURS * 1e6:
         return None
-    spread = math.log(speed.high / speed.low) / 2.0
+    spread = (math.log(speed.high / speed.low) - math.log(scattered)) / 2.0
     width = math.exp(math.hypot(spread, BAND_DEVIATIONS * _OVERHEAD_SIGMA))
-    return Band(expected=expected, low=expected / width, high=expected * width)
+    return Band(expected=expected, low=expected / width, high=expected * width * scattered)
 
 
 def _times(band: Band, factor: float) -> Band:
@@ -238,6 +241,8 @@ def _notes(request: PlanRequest, kinds: Sequence[_Kind], batch: int, begins: dat
     ]
     if request.network is not None:
         notes.append(networks.network_note(request.network, request.gpus_per_node))
+    leaves = networks.leaf_switches_note(request.nodes_per_leaf, request.oversubscription)
+    notes += [] if leaves is None else [leaves]
     unpriced = [kind.name for kind in kinds if request.price_of(kind.name) is None]
     if not request.prices:
         notes.append("no prices were given: the cheapest row is that of the fewest GPU-hours")

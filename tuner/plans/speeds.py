@@ -20,7 +20,7 @@ from shardtune.tuner.prediction.configs import from_configs
 from shardtune.tuner.prediction.evaluation import Evaluation, evaluate
 from shardtune.tuner.prediction.prediction_request import ResolvedRequest
 from shardtune.tuner.projection.project import project
-from shardtune.tuner.projection.sizes import MeasuredSize, PredictedSize, of_candidates
+from shardtune.tuner.projection.sizes import MeasuredSize, PredictedSize, of_evaluation
 
 _BEST_SIGMA = 0.27
 """Standard deviation of log(measured / predicted) speed for the best of many predictions, from the best published
@@ -37,6 +37,9 @@ class ConfigSpeed:
     tokens_per_s_per_gpu: Band
     evidence: Evidence
     anchors: tuple[int, ...] = ()
+    slowness_if_scattered: float = 1.0
+    """Factor by which the low end of the band is lower, because neighbouring nodes may be below different leaf
+    switches."""
 
 
 @dataclass(frozen=True)
@@ -99,20 +102,21 @@ class KindSpeeds:
 
     @cached_property
     def _sizes(self) -> list[PredictedSize]:
-        step = self.evaluation.step
-        assert step is not None
-        return of_candidates(self.layouts.candidates, step, self.evaluation.memory, self.cluster.gpus_per_node)
+        return of_evaluation(self.evaluation, self.cluster.gpus_per_node)
 
     def _predicted(self, index: int, speed: float) -> ConfigSpeed:
         spread = math.exp(BAND_DEVIATIONS * _BEST_SIGMA)
-        return ConfigSpeed(index, Band(expected=speed, low=speed / spread, high=speed * spread), "predicted")
+        scattered = float(self.evaluation.slowness_if_scattered[index])
+        band = Band(expected=speed, low=speed / spread / scattered, high=speed * spread)
+        return ConfigSpeed(index, band, "predicted", slowness_if_scattered=scattered)
 
     def _project(self, index: int, size: PredictedSize) -> ConfigSpeed:
         projection = project(self.anchors, size)
         speed, measured = projection.tokens_per_s_per_gpu, self._measured_speeds(index, size)
         if not measured:
             band = Band(expected=speed.expected, low=speed.low, high=speed.high)
-            return ConfigSpeed(index, band, "projected", tuple(sorted(set(projection.anchors))))
+            anchors = tuple(sorted(set(projection.anchors)))
+            return ConfigSpeed(index, band, "projected", anchors, projection.slowness_if_scattered)
         # Several measurements at other sizes smooth the projected speed; this one was measured.
         own, ratio = median(measured), speed.high / speed.expected
         return ConfigSpeed(index, Band(expected=own, low=own / ratio, high=own * ratio), "measured", (size.gpus,))
@@ -149,8 +153,7 @@ def _measured_sizes(resolved: ResolvedRequest, measurements: Sequence[PlanMeasur
         ]
     )
     evaluation = evaluate(resolved.shape, candidates, resolved.workload(max(batches)), resolved.cluster)
-    assert evaluation.step is not None
-    sizes = of_candidates(candidates, evaluation.step, evaluation.memory, resolved.cluster.gpus_per_node)
+    sizes = of_evaluation(evaluation, resolved.cluster.gpus_per_node)
     for size, measurement in zip(sizes, measurements, strict=True):
         yield MeasuredSize.at_speed(size, measurement.tokens_per_s_per_gpu, measurement.peak_gib)
 

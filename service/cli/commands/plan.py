@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from shardtune.service.cli.lazy_module import LazyModule, load_numpy
-from shardtune.service.cli.options import AsJson, PlainModel, PrecisionName, SequenceLength, stated_workload
+from shardtune.service.cli.options import (
+    AsJson,
+    LeafNodes,
+    LeafOversubscription,
+    PlainModel,
+    PrecisionName,
+    SequenceLength,
+    stated_workload,
+)
 
 if TYPE_CHECKING:
     from shardtune.service.cli.plan import epochs as run_tokens
@@ -78,6 +86,8 @@ def command(
     counts: Counts = "8..1024",
     gpus_per_node: GpusPerNode = 8,
     network: Network = None,
+    nodes_per_leaf: LeafNodes = None,
+    oversubscription: LeafOversubscription = None,
     price: Prices = None,
     prices: PriceFile = None,
     budget: Money = None,
@@ -103,6 +113,8 @@ def command(
         "counts": options.read_counts(counts),
         "gpus_per_node": gpus_per_node,
         "network": network,
+        "nodes_per_leaf": nodes_per_leaf,
+        "oversubscription": oversubscription,
         "prices": options.read_prices(price, prices),
         "budget": budget,
         "start": planner.read_day(start, "--start"),

@@ -18,6 +18,8 @@ from shardtune.service.cli.options import (
     GlobalBatch,
     LastLayersCount,
     LayoutName,
+    LeafNodes,
+    LeafOversubscription,
     LoraRank,
     PlainModel,
     PrecisionName,
@@ -94,6 +96,8 @@ def command(
     trace: IsTraced = False,
     allow_model: AllowModel = None,
     hardware: HardwareFile = None,
+    nodes_per_leaf: LeafNodes = None,
+    oversubscription: LeafOversubscription = None,
     state_dir: StateDir = Path(".shardtune"),
     as_json: AsJson = False,
 ) -> None:
@@ -120,6 +124,8 @@ def command(
         lengths,
         float8,
         tuple(allow_model or ()),
+        nodes_per_leaf,
+        oversubscription,
     )
     # The process ends with the answer, and collections would take a sixth of its time.
     with without_collections():

@@ -62,6 +62,10 @@ class PredictOptions:
     """Scaling of float8 matrix products. If None, the study file decides; without a study file float8 is not used."""
     allowed_models: tuple[str, ...] = ()
     """Names of the user's own models whose code this command may run, to trace one training step."""
+    nodes_per_leaf: int | None = None
+    """Number of nodes below one leaf switch. If None, the cluster decides."""
+    oversubscription: float | None = None
+    """Oversubscription of the leaf switches. If None, the cluster decides."""
 
 
 def predict(options: PredictOptions) -> PredictionTable:
@@ -115,7 +119,22 @@ def read_request(options: PredictOptions) -> PredictionRequest:
     if options.gradient_accumulation is not None and options.global_batch is None:
         # The option says how large a step is, in place of the study file's global batch.
         values["global_batch"] = None
-    return PredictionRequest.model_validate(values)
+    return _with_leaf_switches(PredictionRequest.model_validate(values), options)
+
+
+def _with_leaf_switches(request: PredictionRequest, options: PredictOptions) -> PredictionRequest:
+    """Return the request with the leaf switches that the options state in place of its cluster's.
+
+    Raises:
+        ValidationError: they contradict each other.
+        ValueError: the cluster's short form names an unknown GPU.
+    """
+    given = {"nodes_per_leaf": options.nodes_per_leaf, "oversubscription": options.oversubscription}
+    stated = {name: value for name, value in given.items() if value is not None}
+    if not stated:
+        return request
+    cluster = Cluster.model_validate(prediction_request.cluster_of(request).model_dump() | stated)
+    return request.model_copy(update={"cluster": cluster})
 
 
 def _data(options: PredictOptions) -> dict[str, Any] | None:

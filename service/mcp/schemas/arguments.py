@@ -109,6 +109,10 @@ class PlanArguments(Schema):
     """Number of GPUs of a node."""
     network: NetworkName | None = Field(default=None, examples=["infiniband-ndr"])
     """Network between nodes by name; null: the usual one of each kind of GPU."""
+    nodes_per_leaf: int | None = Field(default=None, examples=[32])
+    """Number of nodes below one leaf switch; null: all of them."""
+    oversubscription: float | None = Field(default=None, examples=[2.0])
+    """Bandwidth of a leaf switch's nodes divided by that of its uplinks; null: 1."""
     prices: dict[str, float] = {}
     """Price of a GPU-hour by kind of GPU, in your currency."""
     budget: float | None = None

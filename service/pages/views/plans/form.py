@@ -36,6 +36,8 @@ class PlanForm(BaseModel):
     gpus_per_node: str = "8"
     network: str = ""
     """Name of a network between nodes; empty for the usual one of each kind."""
+    nodes_per_leaf: str = ""
+    oversubscription: str = ""
     prices: str = Field(default="", max_length=1000)
     budget: str = ""
     start: str = ""
@@ -61,6 +63,10 @@ def plan_request(form: PlanForm) -> PlanRequest:
         "counts": _list("counts", lambda: written_lists.read_counts(form.counts)),
         "gpus_per_node": positive_int("gpus_per_node", form.gpus_per_node),
         "network": form.network or None,
+        "nodes_per_leaf": _count("nodes_per_leaf", form.nodes_per_leaf),
+        "oversubscription": number("oversubscription", form.oversubscription)
+        if form.oversubscription.strip()
+        else None,
         "prices": _list("prices", lambda: written_lists.read_prices(form.prices)),
         "budget": number("budget", form.budget) if form.budget.strip() else None,
         "start": _day("start", form.start),

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from shardtune.tuner.prediction.candidates import Array
 from shardtune.tuner.prediction.rates import Curve, Network, Uplinks
@@ -15,6 +16,7 @@ _TREE = 0.6
 `treeCorrectionFactor` and 0.9)."""
 
 
+_Mask = NDArray[np.bool_]
 Pattern = Literal["ring", "all_to_all", "neighbours"]
 """Pattern of traffic between ranks: each rank sends to the next one of a ring or tree, to all others of its group, or to
 the neighbouring pipeline stage."""
@@ -124,8 +126,8 @@ def ring_seconds(
 
 
 def _measured_curves(
-    network: Network, operation: Operation, each: Array, local: Array, inside: Array, share: Array | float
-) -> Iterator[tuple[Curve, Array, Array]]:
+    network: Network, operation: Operation, each: Array, local: Array, inside: _Mask, share: Array | float
+) -> Iterator[tuple[Curve, _Mask, Array]]:
     """Measured times of an operation, each with a mask of the candidates that they hold for, and the bytes of one call
     by which their time is looked up. `share`: fraction of the measured bandwidth that groups have between nodes."""
     is_whole = local >= network.gpus_per_node
@@ -139,7 +141,7 @@ def _measured_curves(
             yield curve, mask, size
 
 
-def _bandwidth(network: Network, local: Array, inside: Array, share: Array | float) -> Array:
+def _bandwidth(network: Network, local: Array, inside: _Mask, share: Array | float) -> Array:
     """Bandwidth of a ring on each rank: of the links within a node, or of the part of the node's network that its ranks
     on the node have."""
     return np.where(inside, network.intra, np.minimum(network.inter * local * share, network.intra))

@@ -37,6 +37,15 @@ def test_a_chosen_network_is_that_of_the_plan_and_of_its_address(quick_client):
     assert "network=tcp-100" in text and "Network (tcp-100): 12.5 GB/s a node, unchecked" in text
 
 
+def test_leaf_switches_are_those_of_the_plan_and_of_its_address(quick_client):
+    leaves = {"nodes_per_leaf": "2", "oversubscription": "4"}
+    text = html.unescape(quick_client.get("/plans", params=FORM | leaves, headers=HTML).text)
+    assert "nodes_per_leaf=2&oversubscription=4" in text
+    assert "eaf switches of 2 nodes each, 4:1 oversubscribed: stated, not measured" in text
+    wrong = html.unescape(quick_client.get("/plans", params=FORM | {"oversubscription": "4"}, headers=HTML).text)
+    assert "oversubscription (4) needs nodes_per_leaf" in wrong
+
+
 def test_the_operators_prices_are_used_where_a_request_has_none(quick_client, context, spare_app):
     settings = context.settings.model_copy(update={"gpu_prices": {"H100-SXM5-80GB": 2.5, "h200": 9.0}})
     object.__setattr__(context, "settings", settings)

@@ -116,7 +116,7 @@ def test_no_group_gets_more_than_the_busiest_leaf_has_and_groups_that_end_with_l
         if nodes % nodes_per_leaf == 0 and are_even and (leaf % span == 0 or span % leaf == 0):
             assert actual == pytest.approx(needed), place
             compared += 1
-    assert compared > 10
+    assert compared > 4
 
 
 def test_a_ring_over_the_whole_job_leaves_each_leaf_once() -> None:

@@ -149,6 +149,11 @@ def _check_extensible(row: StudyRow, had_ended: bool) -> None:
         )
 
 
+def has_worker(context: Context, session: Session, row: StudyRow) -> bool:
+    """Whether a live worker can execute the runs of a study that is extended or run again."""
+    return any(compatibility.can_run(worker, row) for worker in registry.live_workers(context, session, row.project_id))
+
+
 def _check_worker(context: Context, session: Session, row: StudyRow) -> None:
     live = registry.live_workers(context, session, row.project_id)
     if any(compatibility.can_run(worker, row) for worker in live):

@@ -83,11 +83,14 @@ def show_study(
         shown = views.study_page(
             session, row, TrialFilter(states, backend or None, reason or None), selection, context.now()
         )
+        starts_runs = shown.next_step is not None and shown.next_step.starts_runs
+        lacks_worker = starts_runs and not extension.has_worker(context, session, row)
     chosen = {"sort": sort, "order": order, "state": state, "backend": backend, "reason": reason, "page": page}
     return render(
         request,
         "study.html",
         p=shown,
+        lacks_worker=lacks_worker,
         chosen=chosen,
         page_size=views.PAGE,
         trial_states=list(TrialState),

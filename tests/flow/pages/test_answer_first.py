@@ -71,12 +71,27 @@ def test_a_busy_answer_leads_to_the_missing_pairs_which_wait_for_quiet(quick_cli
     box = section(text, "recommended")
     assert "for now, low confidence" in box and ">recommended<" not in box
     assert page(quick_client, "/").count("too busy</span>") == 1
+    extend = f"shardtune studies extend {study['study_id']} --add-pairs"
+    assert re.search(rf"{extend} \d+ --wait-for-quiet-s 1800 --service http://127.0.0.1<", text)
+    assert "No live worker" not in text
     action, fields = sent(text)
     assert action == f"{address}/extend" and fields["wait_minutes"] == "30"
     quick_client.post(action, data=fields, headers=HTML).raise_for_status()
     extended = quick_client.get(f"/v1{address}").json()
     assert extended["spec"]["wait_for_quiet_s"] == 1800 and extended["state"] == "running"
     assert extended["spec"]["budget"]["max_pairs"] == SPEC["budget"].get("max_pairs", 24) + int(fields["add_pairs"])
+
+
+def test_a_step_that_starts_runs_says_that_no_worker_is_live(quick_client, clock):
+    """The page offered pairs that the service would reject, when the worker of `tune` had ended."""
+    study, _ = run_study(quick_client, busy, **THREE_BACKENDS, baseline=BASELINE)
+    address = f"/studies/{study['study_id']}"
+    clock.turn(3600)
+    text = section(page(quick_client, address), "answer")
+    assert "No live worker can execute these runs." in text
+    assert "shardtune worker --service http://127.0.0.1<" in text
+    action, fields = sent(text)
+    assert quick_client.post(action, data=fields, headers=HTML).status_code == 422
 
 
 def test_a_study_that_is_run_again_keeps_a_longer_wait_for_quiet(quick_client):

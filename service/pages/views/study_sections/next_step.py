@@ -1,5 +1,6 @@
 """Next step after a study has ended: one sentence, with the button or the command that takes it."""
 
+import shlex
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -42,7 +43,17 @@ class NextStep:
     fields: tuple[tuple[str, str], ...] = ()
     """Hidden fields of the form."""
     command: str = ""
-    """Shell command that does what the button does, or what follows it; empty if the step has no command."""
+    """Shell command that does what the button does, or what follows it; empty if the step has no command. It asks the
+    service that `shardtune` asks by default."""
+
+    @property
+    def starts_runs(self) -> bool:
+        """Whether the button starts runs, which a live worker must execute."""
+        return self.action.endswith(("/extend", "/rerun"))
+
+    def command_at(self, origin: str) -> str:
+        """Return the command for the service at an address, as the browser knows it."""
+        return f"{self.command} --service {shlex.quote(origin)}" if self.command else ""
 
 
 def next_step(study: Study, recommended: Recommended | None, fresh: StudyFreshness, now: datetime) -> NextStep | None:

@@ -8,12 +8,14 @@ from shardtune.api_schemas.training.models import ModelSpec
 
 NAMED = tuple(step / 20 for step in range(1, 21))
 """Budgets among which the user's limits of the search space select."""
-OWN_CODE = "your own code may draw random numbers in its blocks, which the compiler would draw anew in backward"
+OWN_CODE = "your own code may draw random numbers in its blocks, and backward would draw others (torch 2.13)"
 """End of an error message: the reason why blocks of the user's own code have no budget."""
 EXPERTS = "its blocks route tokens to experts, and a repeated choice of experts was compared with no other training"
 """End of an error message: the reason why blocks with experts have no budget."""
 NEEDS = "it needs compile (true), activation_checkpointing ('none') and no ZeRO stage 3"
 """End of an error message: values of other knobs that a budget below 1 requires."""
+NEEDED = "activation_memory_budget below 1 needs it"
+"""End of an error message: the reason why another knob has only one value beside a budget below 1."""
 
 ACTIVATION_MEMORY_BUDGET = Knob(
     help="Part of its default activations that each compiled block keeps for backward, which recomputes the rest.",

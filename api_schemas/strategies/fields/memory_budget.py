@@ -2,7 +2,7 @@
 it."""
 
 from shardtune.api_schemas.knobs import Knob, Lost, When, Written
-from shardtune.api_schemas.training.adapters import AdapterSchema, Lora, quantization_of
+from shardtune.api_schemas.training.adapters import AdapterSchema
 from shardtune.api_schemas.training.float8 import Float8Recipe
 from shardtune.api_schemas.training.models import ModelSpec
 
@@ -32,7 +32,7 @@ ACTIVATION_MEMORY_BUDGET = Knob(
     },
     values_text="the budgets that you name, from 0.05 to 1 in steps of 0.05",
     when_text="the knob is limited, `compile` is `true` and `activation_checkpointing` is `none`; not at ZeRO stage 3, and not "
-    "with your own code, experts, float8, quantised base weights, DoRA or trained last layers",
+    "with your own code, experts, float8 or adapters",
     upstream="`torch._functorch.config.activation_memory_budget`, torchtitan's `MemoryBudgetAC`",
 )
 
@@ -85,12 +85,8 @@ def why_not(float8: Float8Recipe | None, adapter: AdapterSchema | None) -> str |
     message. None if they can have one."""
     if float8 is not None:
         return f"float8 ({float8}) was not compared with recomputed scales"
-    if quantization_of(adapter) is not None:
-        return f"quantization ({quantization_of(adapter)}) was not compared with weights that are unpacked again"
-    if isinstance(adapter, Lora) and adapter.dora:
-        return "dora (true) was not compared with weights' lengths that are taken again"
-    if adapter is not None and not isinstance(adapter, Lora):
-        return f"adapter ({adapter.kind}) was not compared, since backward does not reach its first blocks"
+    if adapter is not None:
+        return f"adapter ({adapter.kind}) was not compared with recomputed blocks"
     return None
 
 

@@ -139,8 +139,6 @@ class DefineByRun:
         the user's limits need uncompiled blocks."""
         backend = str(self.table["backend"])
         if not lora_support.can_compile(backend, self.domains.workload.adapter):
-            if self.needs_budget:
-                raise NoLegalValue("activation_memory_budget", (1.0,), memory_budget.NEEDS)
             self.pick("compile", (False,), "eager", lora_support.why_not_compiled(backend))
             return
         # `TrialConfig` and `Fsdp2Config` explain why shared samples and divided experts do not compile.

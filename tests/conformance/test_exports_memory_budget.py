@@ -16,16 +16,16 @@ from tests.support.values.synthetic_studies import contender_of, study_of
 
 pytestmark = pytest.mark.ranks
 
+_PARTITION_ALONE = "aot_eager_decomp_partition"
 _STEP = re.compile(r"step (\d+): loss ([\d.]+), gradient norm ([\d.]+)")
 
 
 def _train(folder: Path, config: TrialConfig) -> list[tuple[float, float]]:
     """Loss and gradient norm of two steps of the exported script."""
     folder.mkdir()
-    text = files(study_of(), contender_of(config))["train_snippet.py"]
-    if not IS_LONG:
-        text = text.replace("block.compile()", 'block.compile(backend="aot_eager_decomp_partition")')
-    (folder / "train_snippet.py").write_text(text)
+    for name, text in files(study_of(), contender_of(config)).items():
+        compiled = text if IS_LONG else text.replace("block.compile()", f'block.compile(backend="{_PARTITION_ALONE}")')
+        (folder / name).write_text(compiled)
     environment = {"GLOO_SOCKET_IFNAME": "lo", "CUDA_VISIBLE_DEVICES": ""}
     program = folder / "train_snippet.py", "--steps", "2"
     printed = preloaded_forks.ranks(preloaded_forks.script, *program, logs=folder, environment=environment)

@@ -2,18 +2,20 @@
 it."""
 
 from shardtune.api_schemas.knobs import Knob, Lost, When, Written
-from shardtune.api_schemas.training.adapters import AdapterSchema, Lora, quantization_of
+from shardtune.api_schemas.training.adapters import AdapterSchema
 from shardtune.api_schemas.training.float8 import Float8Recipe
 from shardtune.api_schemas.training.models import ModelSpec
 
 NAMED = tuple(step / 20 for step in range(1, 21))
 """Budgets among which the user's limits of the search space select."""
-OWN_CODE = "your own code may draw random numbers in its blocks, which the compiler would draw anew in backward"
+OWN_CODE = "your own code may draw random numbers in its blocks, and backward would draw others (torch 2.13)"
 """End of an error message: the reason why blocks of the user's own code have no budget."""
 EXPERTS = "its blocks route tokens to experts, and a repeated choice of experts was compared with no other training"
 """End of an error message: the reason why blocks with experts have no budget."""
 NEEDS = "it needs compile (true), activation_checkpointing ('none') and no ZeRO stage 3"
 """End of an error message: values of other knobs that a budget below 1 requires."""
+NEEDED = "activation_memory_budget below 1 needs it"
+"""End of an error message: the reason why another knob has only one value beside a budget below 1."""
 
 ACTIVATION_MEMORY_BUDGET = Knob(
     help="Part of its default activations that each compiled block keeps for backward, which recomputes the rest.",
@@ -30,7 +32,7 @@ ACTIVATION_MEMORY_BUDGET = Knob(
     },
     values_text="the budgets that you name, from 0.05 to 1 in steps of 0.05",
     when_text="the knob is limited, `compile` is `true` and `activation_checkpointing` is `none`; not at ZeRO stage 3, and not "
-    "with your own code, experts, float8, quantised base weights, DoRA or trained last layers",
+    "with your own code, experts, float8 or adapters",
     upstream="`torch._functorch.config.activation_memory_budget`, torchtitan's `MemoryBudgetAC`",
 )
 
@@ -83,12 +85,8 @@ def why_not(float8: Float8Recipe | None, adapter: AdapterSchema | None) -> str |
     message. None if they can have one."""
     if float8 is not None:
         return f"float8 ({float8}) was not compared with recomputed scales"
-    if quantization_of(adapter) is not None:
-        return f"quantization ({quantization_of(adapter)}) was not compared with weights that are unpacked again"
-    if isinstance(adapter, Lora) and adapter.dora:
-        return "dora (true) was not compared with weights' lengths that are taken again"
-    if adapter is not None and not isinstance(adapter, Lora):
-        return f"adapter ({adapter.kind}) was not compared, since backward does not reach its first blocks"
+    if adapter is not None:
+        return f"adapter ({adapter.kind}) was not compared with recomputed blocks"
     return None
 
 

@@ -35,11 +35,10 @@ def prepare_blocks(source: ExportSource) -> list[str]:
         lines += ["inputs = HostInputs()"] if streams else []
         lines.append(f"for block in model.get_submodule(BLOCKS){selected}:")
         lines.append("    checkpointed(block, inputs)" if streams else "    checkpointed(block)")
-    lines += memory_budget.script_lines(source)
     if config.compile:
         # Compiling is per block, checkpointing per every n-th block, so the loops differ where n is above 1.
         if every > 1 or not lines:
-            lines.append("for block in model.get_submodule(BLOCKS):")
+            lines += [*memory_budget.script_lines(source), "for block in model.get_submodule(BLOCKS):"]
         lines.append("    block.compile()")
     return lines
 

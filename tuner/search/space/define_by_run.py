@@ -55,7 +55,8 @@ class DefineByRun:
         self._offloads = limits.requires("activation_offload", True)
         slices_mlp = "mlp_slices" in limits and 1 not in limits.restrict("mlp_slices", mlp_slices.NAMED)
         budgets = limits.restrict("activation_memory_budget", memory_budget.NAMED)
-        self._needs_budget = "activation_memory_budget" in limits and 1 not in budgets
+        self.needs_budget = "activation_memory_budget" in limits and 1 not in budgets
+        """Whether the user's limits leave only budgets of activations below 1."""
         self._needs_eager = self._offloads or slices_mlp
         self._knobs: Mapping[str, Knob] = {}
         self._decided: dict[tuple[str, str, bool], bool | None] = {}
@@ -88,6 +89,8 @@ class DefineByRun:
         """Choose the backend, and how many ranks share a sample."""
         backend = backends[str(self.pick("backend", self.limits.backends))]
         self._knobs = backend.knobs
+        if self.needs_budget:
+            self._require_budget(self.domains.why_no_memory_budget)
         self._draw_context()
         self._sharing = int(self.table["context_parallel"]) * backend.split(self)
 
@@ -107,8 +110,8 @@ class DefineByRun:
         """Choose which activations backward recomputes (activation checkpointing)."""
         modes, variant = (("full",), "offloaded") if self._offloads else self._checkpointing
         why_not = "activation_offload (true) needs it" if self._offloads else None
-        if self._needs_budget and not self._offloads:
-            modes, variant, why_not = ("none",), "budget", "activation_memory_budget below 1 needs it"
+        if self.needs_budget and not self._offloads:
+            modes, variant, why_not = ("none",), "budget", memory_budget.NEEDED
         self.pick("activation_checkpointing", modes, variant, why_not)
         self.draw("checkpoint_every", self.domains.checkpoint_every)
 
@@ -142,10 +145,23 @@ class DefineByRun:
         is_alone = sharing == 1 and self.table.get("expert_parallel", 1) == 1
         is_free = not self._needs_eager and not self.requires_deepcompile()
         is_possible = self.limits.compiles(self._on_gpu) and is_alone and is_free
-        if is_possible and self._needs_budget:
-            self.pick("compile", (True,), "budget", "activation_memory_budget below 1 needs it")
+        if self.needs_budget:
+            self._require_budget(None if is_possible else memory_budget.NEEDS)
+            self.pick("compile", (True,), "budget", memory_budget.NEEDED)
         else:
             self.draw("compile", effective=is_possible)
+
+    def _require_budget(self, why_not: str | None) -> None:
+        """End a drawing that cannot have the budget which the user's limits require, before knobs are drawn that would
+        each end there.
+
+        Raises:
+            NoLegalValue: `why_not` says why there is no budget, or the limits require activation checkpointing.
+        """
+        if why_not is not None:
+            raise NoLegalValue("activation_memory_budget", (1.0,), why_not)
+        if not self.limits.restrict("activation_checkpointing", ("none",)):
+            raise NoLegalValue("activation_checkpointing", ("none",), memory_budget.NEEDED)
 
     def _draw_loss(self, micro_batch: int) -> None:
         """Choose how the loss is computed: in chunks only where the logits of all tokens take much memory, or where the
@@ -269,7 +285,7 @@ class DefineByRun:
         if knob not in self.limits:
             return 1
         # `TrialConfig` and `Fsdp2Config` explain why ranks that share a sample or a model do not compile.
-        if self._needs_budget or self.limits.requires("compile", True):
+        if self.needs_budget or self.limits.requires("compile", True):
             sizes, variant, why_not = (1,), "compiled", "compile (true) excludes it"
         elif self.requires_deepcompile(beside=knob, value=1):
             sizes, variant = (1,), "compiled"

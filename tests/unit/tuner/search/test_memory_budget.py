@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from shardtune.api_schemas.machines.hardware import Cluster
-from shardtune.api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig, ZeroConfig, sample_groups
+from shardtune.api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig, sample_groups
 from shardtune.api_schemas.training.models import ModelSpec
 from shardtune.api_schemas.training.search_space import SpaceLimits
 from shardtune.api_schemas.training.workload import PRECISIONS, Workload
@@ -14,7 +14,6 @@ from shardtune.tuner.search.space import Space, build
 from tests.support.values.tuner_inputs import cpu, gpus, llama
 
 WORKLOAD = Workload(sequence_length=64, global_batch=16)
-LORA = {"kind": "lora", "rank": 4, "alpha": 8}
 
 
 def space(backend: str = "ddp", cluster: Cluster | None = None, experts: int | None = None, **knobs: Any) -> Space:
@@ -59,12 +58,10 @@ def test_on_cpu_ranks_it_is_searched_where_compilation_is() -> None:
 
 
 def test_zero_has_it_below_stage_3() -> None:
-    stages = {
-        config.strategy.stage
-        for config in space("zero", activation_memory_budget=[1, 0.5]).enumerate()
-        if config.activation_memory_budget < 1 and isinstance(config.strategy, ZeroConfig)
-    }
-    assert stages == {1, 2}
+    searched = space("zero", activation_memory_budget=0.5)
+    drawn = [searched.sample(lambda _name, values, at=at: values[at % len(values)]) for at in range(12)]
+    stages = {config.strategy.stage for config in drawn if config is not None and config.backend == "zero"}  # type: ignore[union-attr]
+    assert 3 not in stages and stages & {1, 2}
 
 
 @pytest.mark.parametrize("backend", ["ddp", "zero", "fsdp1", "fsdp2"])
@@ -120,11 +117,10 @@ def test_what_cannot_have_it_is_rejected_with_field_value_and_remedy(fields: dic
     [
         ({}, ModelSpec(name="m", entry_point="own"), "your own code may draw random numbers"),
         ({"float8": "tensorwise"}, None, r"float8 \(tensorwise\) was not compared"),
-        ({"adapter": LORA | {"dora": True}}, None, r"dora \(true\) was not compared"),
-        ({"adapter": LORA | {"quantization": "nf4"}}, None, r"quantization \(nf4\) was not compared"),
+        ({"adapter": {"kind": "lora", "rank": 4, "alpha": 8}}, None, r"adapter \(lora\) was not compared"),
         ({"adapter": {"kind": "last_layers", "layers": 2}}, None, r"adapter \(last_layers\) was not compared"),
     ],
-    ids=["own code", "float8", "dora", "quantised", "last layers"],
+    ids=["own code", "float8", "lora", "last layers"],
 )
 def test_a_training_with_which_it_was_not_compared_is_rejected(
     workload: dict[str, Any], model: ModelSpec | None, says: str

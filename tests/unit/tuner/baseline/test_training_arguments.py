@@ -67,27 +67,10 @@ def test_a_file_of_trl_checkpoints_unless_it_says_otherwise(key: str) -> None:
     assert of_fsdp is not None and of_fsdp.activation_checkpointing == "none"
 
 
-@pytest.mark.parametrize(
-    ("own", "said"),
-    [
-        (
-            {"use_peft": False},
-            "baseline.loss_type is absent, which means nll in TRL, a loss in chunks; measured with the",
-        ),
-        (
-            {"loss_type": "nll"},
-            "baseline.loss_type (nll), a loss in chunks; measured with the logits of a whole micro batch",
-        ),
-        ({"loss_type": "chunked_nll"}, "baseline.loss_type (chunked_nll), a loss in chunks; measured with the logits"),
-        (
-            {"use_liger_kernel": True},
-            "baseline.use_liger_kernel (true) is not applied: trials have none of its kernels",
-        ),
-    ],
-)
-def test_a_loss_without_all_logits_in_memory_is_noted_with_the_knob_that_has_it(own: dict[str, Any], said: str) -> None:
-    config, notes = read(TRAINER | own)
+def test_ligers_loss_without_all_logits_in_memory_is_noted_with_the_knob_that_has_it() -> None:
+    config, notes = read(TRAINER | {"use_liger_kernel": True})
     assert config is not None and config.loss == "full"
+    said = "baseline.use_liger_kernel (true) is not applied: trials have none of its kernels"
     (note,) = [note for note in notes if note.startswith(said)]
     assert note.endswith("a baseline in Shardtune's words may have loss 'chunked'")
     assert not any("chunk" in note or "liger" in note for note in read(TRAINER | {"use_liger_kernel": False}).notes)

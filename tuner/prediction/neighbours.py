@@ -86,7 +86,8 @@ def _words(wanted: _Level, current: _Level) -> list[str]:
 def _with_level(config: TrialConfig, strategy: Strategy, level: _Level, micro_batch: int) -> TrialConfig | None:
     """Copy a configuration with another strategy, level of activation checkpointing and micro batch; None where this
     combination is illegal."""
-    update = dict(zip(("activation_checkpointing", "checkpoint_every", "activation_offload"), level, strict=True))
+    names = ("activation_checkpointing", "checkpoint_every", "activation_offload")
+    update: dict[str, object] = dict(zip(names, level, strict=True))
     # Checkpointing takes the place of a budget of activations.
     update["activation_memory_budget"] = config.activation_memory_budget if level[0] == "none" else 1.0
     try:

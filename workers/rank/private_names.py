@@ -91,7 +91,11 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     ),
     "fp16-mixed": ("torch.amp.GradScaler._unscale_grads_",),
     "mlp_slices": ("torch.nn.modules.dropout._DropoutNd", "torch.nn.modules.batchnorm._NormBase"),
-    "activation_memory_budget": ("torch._functorch.config.activation_memory_budget", "torch._dynamo.lookup_backend"),
+    "activation_memory_budget": (
+        "torch._functorch.config.activation_memory_budget",
+        "torch._functorch.config.patch",
+        "torch._dynamo.lookup_backend",
+    ),
     "quantization": ("torch.nn.Module._save_to_state_dict",),
     "compile": (
         "torch._dynamo.config.fail_on_recompile_limit_hit",

@@ -30,7 +30,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     "baseline": baseline_file.read_object,
     "model": _model_folder,
     "lengths": lengths_file.read,
-    "prices": lambda path: options.read_prices(None, path),
+    "prices": lambda path: options.read_prices(options.PriceOptions(None, str(path), None, False), ["h100"], 8),
     "measured": options.read_measurements,
     "hardware": lambda path: hardware_report("local", path, path.parent),
     "trial": read_task,

@@ -137,9 +137,9 @@ def test_a_comparison_after_a_wholly_disturbed_search_says_how_to_get_a_verdict(
         return "\n".join(lines)
 
     busy = searched("other programs kept 0.6 of 2 cores busy")
-    advice = "end other programs (chrome on 0.6 cores) now: they disturbed every run so far, and only undisturbed runs"
+    advice = "end other programs (chrome on 0.6 cores) now: they disturbed every run so far, and a gain is"
     assert advice in shown(busy, busy, busy) and "begin again" not in shown(busy, busy, busy)
-    assert "can confirm" not in shown(busy, busy, busy, searched(None))
+    assert "is confirmed only" not in shown(busy, busy, busy, searched(None))
 
 
 def test_a_search_that_an_unknown_cause_disturbed_blames_no_programs() -> None:

@@ -58,8 +58,8 @@ def test_the_programs_of_the_newest_run_are_named() -> None:
     """Trials are listed by number: the last validation run may be of the first trial."""
     text = advice((run_of(0, "clang"), run_of(9, "chrome", 2)), (run_of(1, "clang"),), (run_of(2, "clang"),))
     assert text == (
-        "end other programs (chrome on 0.9 cores) now: they disturbed every run so far, and only undisturbed runs can "
-        "confirm an answer"
+        "end other programs (chrome on 0.9 cores) now: they disturbed every run so far, and a gain is confirmed "
+        "only with an undisturbed pair"
     )
     unknown = advice((run_of(0, "clang"), run_of(9, None, 2)), (run_of(1, "clang"),), (run_of(2, "clang"),))
     assert unknown is not None and f"the last run: {SPREAD}" in unknown

@@ -143,6 +143,12 @@ def test_torchtitan_has_the_policy_of_checkpointing(mode: str, every: int, polic
 
 
 @reads_python
+def test_torchtitan_has_the_budget_of_what_compiled_blocks_keep(tmp_path: Path) -> None:
+    config = PLAIN_FSDP2.model_copy(update={"compile": True, "activation_memory_budget": 0.5})
+    assert "MemoryBudgetAC" in read_back(config, "torchtitan", tmp_path)
+
+
+@reads_python
 @pytest.mark.parametrize(("name", "flavor"), torchtitan.FLAVORS.items())
 def test_torchtitan_has_every_size_that_the_export_names(name: str, flavor: str) -> None:
     folder = torchtitan.FOLDERS[preset(name).model_type or ""]

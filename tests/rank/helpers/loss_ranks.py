@@ -241,6 +241,8 @@ def _trained(task: TrialTask, place: RankContext, folder: Path, fault: str | Non
     """Trajectory of a task, and this rank's master weights after it."""
     step = steps.of(task.model, task.workload, context.group_of(task, place), task.config)
     setting = TrainingSetup.of(task, place, step.loss)
+    # A process that compiles one block for many tasks would reach Dynamo's limit of eight.
+    torch._dynamo.reset()
     with planted(fault), _compiled_by(None if IS_LONG else _PARTITION_ALONE, task):
         trainer: Any = wrap.make_trainer(step.build_model(), setting)
         loop = ResumeLoop(trainer.parameter_checksum, setting, step, ProgressFile(folder, place.rank))

@@ -10,8 +10,10 @@ import pytest
 import torch
 
 from shardtune.api_schemas.trials.progress import Progress
-from shardtune.workers.rank import trial_dir
-from shardtune.workers.rank.training import trace, user_script
+from shardtune.workers.launchers import silent_work
+from shardtune.workers.rank import device, main, trial_dir
+from shardtune.workers.rank.measure import speed_check
+from shardtune.workers.rank.training import trace, user_script, wrap
 from shardtune.workers.rank.training.batches import MicroBatches
 from shardtune.workers.rank.training.step_loop import StepLoop
 from tests.support.ranks.progress_notes import NotedInTime, end_after_notes
@@ -65,6 +67,25 @@ def test_a_script_s_loading_ends_with_its_first_report(tmp_path: Path, monkeypat
         assert progress_in(tmp_path).phase == "building"
         recorder.report(torch.zeros(()), None)
     assert progress_in(tmp_path).phase == "warming_up"
+
+
+@pytest.mark.parametrize("is_script", [False, True])
+def test_the_speed_check_is_no_loading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_script: bool) -> None:
+    """A GPU that hung in it kept a core busy, and the run lived to its deadline."""
+
+    def hang(_: object) -> None:
+        raise TimeoutError
+
+    monkeypatch.setattr("shardtune.workers.rank.mesh.join", lambda *_: None)
+    monkeypatch.setattr(speed_check, "seconds", hang)
+    attempt = main.RankAttempt(tmp_path, 0, wrap.make_trainer, device.of_kind)
+    task = tiny_task({"kind": "ddp"}, ranks=1)
+    with pytest.raises(TimeoutError):
+        if is_script:
+            attempt._run_script(task, SimpleNamespace())  # type: ignore[arg-type]
+        else:
+            attempt.run(task)
+    assert progress_in(tmp_path).phase not in silent_work._PHASES
 
 
 def test_loading_ends_with_the_first_batches_and_is_no_time_of_a_step(

@@ -3,6 +3,7 @@ processors or releases that no worker on this folder has any more; in a shared f
 
 import contextlib
 import os
+import re
 import shutil
 import time
 from collections.abc import Iterable
@@ -13,8 +14,12 @@ UNUSED_CACHE_S = 90 * 86400.0
 _MEASUREMENT_S = 3600.0
 """Age in seconds of a measurement's folder that no live measurement has: its ranks end after five minutes."""
 
-_CHECKPOINT_S = 86400.0
-"""Age in seconds of a checkpoint in a shared folder that no live resume check has: its run would be over its deadline."""
+_CHECKPOINT_S = 7 * 86400.0
+"""Age in seconds of a checkpoint in a shared folder that no live resume check has: its run would be over its deadline, which for
+405 billion parameters is 36 hours away."""
+_CHECKPOINT_NAME = re.compile(r"(run-[0-9a-f]{16})-([0-9]+)")
+"""Name of the checkpoint of a run that the service gave out: its id and attempt. Folders of other names are not ours to remove:
+`run-trial` and people choose them, and hosts may keep their trial directories there, in the folder of this user."""
 
 
 def mark_used(folder: Path) -> None:
@@ -33,13 +38,16 @@ def remove(work_dir: Path) -> None:
 
 def remove_checkpoints(shared_dir: Path, name: str) -> None:
     """Remove checkpoints that killed workers have left in a shared folder: those of earlier attempts at the run that the
-    checkpoint `name` (run and attempt) belongs to, and those that are older than any resume check."""
-    run, _, attempt = name.rpartition("-")
-    if run and attempt.isdecimal():
+    checkpoint `name` (run and attempt) belongs to, and those that are older than any resume check. Folders with names of another
+    form stay."""
+    own = _CHECKPOINT_NAME.fullmatch(name)
+    for folder in shared_dir.glob("run-*/"):
+        checkpoint = _CHECKPOINT_NAME.fullmatch(folder.name)
+        if checkpoint is None:
+            continue
         # The service gives out a run again only after the earlier lease, with which its ranks have ended.
-        earlier = [shared_dir / f"{run}-{number}" for number in range(int(attempt))]
-        remove_unused((folder for folder in earlier if folder.is_dir()), 0.0)
-    remove_unused(shared_dir.glob("*/"), _CHECKPOINT_S)
+        is_earlier = own is not None and own[1] == checkpoint[1] and int(checkpoint[2]) < int(own[2])
+        remove_unused([folder], 0.0 if is_earlier else _CHECKPOINT_S)
 
 
 def remove_unused(folders: Iterable[Path], unused_s: float) -> None:

@@ -1,26 +1,31 @@
 """What a rank does before its first step, and what its profiler does after the last one, is noted as progress."""
 
+import contextlib
+import faulthandler
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from shardtune.api_schemas.trials.progress import Progress
-from shardtune.workers.rank import trial_dir
-from shardtune.workers.rank.training import trace
+from shardtune.workers.launchers import silent_work
+from shardtune.workers.rank import device, main, trial_dir
+from shardtune.workers.rank.measure import speed_check
+from shardtune.workers.rank.training import trace, user_script, wrap
 from shardtune.workers.rank.training.batches import MicroBatches
 from shardtune.workers.rank.training.step_loop import StepLoop
 from tests.support.ranks.progress_notes import NotedInTime, end_after_notes
 from tests.support.ranks.tiny_tasks import tiny_task
 
 
-def loop_of(folder: Path, make_batch: Any) -> StepLoop:
-    """Loop over a task's steps on one rank, whose batches are made by this function."""
+def loop_of(folder: Path, make_batch: Any, rank: int = 0) -> StepLoop:
+    """Loop of one rank over a task's steps, whose batches are made by this function."""
     context = SimpleNamespace(device="cpu", world_size=1)
     setting = SimpleNamespace(task=tiny_task({"kind": "ddp"}, ranks=1), context=context, accumulation=2, data_rank=0)
     step = SimpleNamespace(make_batch=make_batch)
-    return StepLoop(lambda: (None, None), setting, step, trial_dir.ProgressFile(folder, 0))  # type: ignore[arg-type]
+    return StepLoop(lambda: (None, None), setting, step, trial_dir.ProgressFile(folder, rank))  # type: ignore[arg-type]
 
 
 def progress_in(folder: Path) -> Progress:
@@ -34,6 +39,53 @@ def test_the_first_batch_may_take_long(tmp_path: Path, monkeypatch: pytest.Monke
     with pytest.raises(NotedInTime):
         loop._micro_batches.of_step(0)
     assert progress_in(tmp_path).phase == "building"
+
+
+def test_another_rank_may_load_for_longer_than_rank_0(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rank 0 waits for it in the first step, and the run was ended for lack of progress."""
+    monkeypatch.setattr(trial_dir, "_TICK_S", 0.01)
+    trial_dir.ProgressFile(tmp_path, 0).write(Progress(phase="warming_up"))
+    loop = loop_of(tmp_path, lambda *_: end_after_notes(tmp_path), rank=1)
+    with pytest.raises(NotedInTime):
+        loop._micro_batches.of_step(0)
+    assert progress_in(tmp_path).phase == "warming_up", "only rank 0 says what the ranks do"
+
+
+def test_a_script_s_loading_ends_with_its_first_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A first report that waited for a peer, and kept a core busy, still passed for loading."""
+
+    def wait_for_peers(*_: object) -> None:
+        raise TimeoutError
+
+    monkeypatch.setattr(user_script, "_require_group", wait_for_peers)
+    monkeypatch.setattr(faulthandler, "dump_traceback_later", lambda _: None)
+    recorder: Any = object.__new__(user_script.ScriptRecorder)
+    recorder.complete, recorder.reports, recorder._inputs = False, 0, None
+    recorder._place, recorder._folder = SimpleNamespace(), tmp_path
+    recorder._progress, recorder._start_up = trial_dir.ProgressFile(tmp_path, 0), contextlib.ExitStack()
+    with recorder.starting_up(), pytest.raises(TimeoutError):
+        assert progress_in(tmp_path).phase == "building"
+        recorder.report(torch.zeros(()), None)
+    assert progress_in(tmp_path).phase == "warming_up"
+
+
+@pytest.mark.parametrize("is_script", [False, True])
+def test_the_speed_check_is_no_loading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_script: bool) -> None:
+    """A GPU that hung in it kept a core busy, and the run lived to its deadline."""
+
+    def hang(_: object) -> None:
+        raise TimeoutError
+
+    monkeypatch.setattr("shardtune.workers.rank.mesh.join", lambda *_: None)
+    monkeypatch.setattr(speed_check, "seconds", hang)
+    attempt = main.RankAttempt(tmp_path, 0, wrap.make_trainer, device.of_kind)
+    task = tiny_task({"kind": "ddp"}, ranks=1)
+    with pytest.raises(TimeoutError):
+        if is_script:
+            attempt._run_script(task, SimpleNamespace())  # type: ignore[arg-type]
+        else:
+            attempt.run(task)
+    assert progress_in(tmp_path).phase not in silent_work._PHASES
 
 
 def test_loading_ends_with_the_first_batches_and_is_no_time_of_a_step(

@@ -15,10 +15,11 @@ _SILENT_S = 12.0
 every five seconds."""
 _PERIOD_S = 3.0
 _LEAST_CORES = 0.1
-"""Number of cores that the processes of a launch must use to count as working: more than the rank's own meter of activity
-(`workers.rank.process.activity`) requires, because the work of that meter counts here."""
+"""Number of cores that one process of a launch must use to count as working: more than the rank's own meter of activity
+(`workers.rank.process.activity`) requires, because the work of that meter counts here. Each rank's meter reads a file of every
+process on the host: with those of 8 ranks together, 1,400 processes would pass for work."""
 _LEAST_BYTES_PER_S = 1e6
-"""Bytes per second that the processes of a launch must read to count as working, for the same reason more than the rank's own
+"""Bytes per second that one process of a launch must read to count as working, for the same reason more than the rank's own
 meter requires."""
 _PHASES = ("building", "finishing")
 """Phases of a run in which work counts as progress: until the first step, and while a trace is written. While steps are trained,
@@ -66,16 +67,16 @@ class _WorkCounters:
         return cls(now_s(), {pid: _cpu_s(pid) for pid in pids}, {pid: _bytes_read(pid) for pid in pids})
 
     def shows_work_since(self, earlier: "_WorkCounters") -> bool:
-        """Whether the processes used the processor or read data since an earlier reading."""
+        """Whether one of the processes used the processor or read data since an earlier reading."""
         elapsed_s = max(self.at_s - earlier.at_s, 1e-9)
-        cores = _increase(earlier.cpu_s, self.cpu_s) / elapsed_s
-        bytes_per_s = _increase(earlier.bytes_read, self.bytes_read) / elapsed_s
+        cores = _largest_increase(earlier.cpu_s, self.cpu_s) / elapsed_s
+        bytes_per_s = _largest_increase(earlier.bytes_read, self.bytes_read) / elapsed_s
         return cores >= _LEAST_CORES or bytes_per_s >= _LEAST_BYTES_PER_S
 
 
-def _increase(before: dict[int, float], after: dict[int, float]) -> float:
-    # A process that is new has done all its work since; one that has ended does not take back what others did.
-    return sum(max(0.0, count - before.get(pid, 0.0)) for pid, count in after.items())
+def _largest_increase(before: dict[int, float], after: dict[int, float]) -> float:
+    # A process that is new has done all its work since.
+    return max((count - before.get(pid, 0.0) for pid, count in after.items()), default=0.0)
 
 
 def _cpu_s(pid: int) -> float:

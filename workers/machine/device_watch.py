@@ -128,6 +128,7 @@ class DeviceWatch:
 
     def between(self, begin_s: float, end_s: float) -> list[GpuObservation]:
         """Last GPU observation before the time `begin_s`, and all observations from then until the time `end_s`."""
-        looks = [look for look in self._observations if look.at_s <= end_s]
+        # A copy, which is made at once: the reading thread may append meanwhile, and a deque that grows ends its iteration.
+        looks = [look for look in list(self._observations) if look.at_s <= end_s]
         before = [look for look in looks if look.at_s <= begin_s]
         return before[-1:] + [look for look in looks if look.at_s > begin_s]

@@ -123,7 +123,8 @@ class RankAttempt:
             mesh.join(place, self._folder)
         # After joining: if the operator was built for this trial, the first rank built it before it joined.
         cpu_adam.load(task)
-        self._progress.write(Progress(phase="building"))
+        # Not yet "building": a GPU that hangs in the speed check keeps a core busy, which would pass for loading.
+        self._progress.write(Progress(phase="starting"))
         self.phase = "building"
         if isinstance(task, ResumeTask | TraceTask):
             return self._run_derived(task, place)
@@ -198,7 +199,7 @@ class RankAttempt:
 
     def _run_script(self, task: TrialTask, place: RankContext) -> RankReport:
         """Run and measure the user's script, which builds, wraps and trains its own model."""
-        self._progress.write(Progress(phase="building"))
+        self._progress.write(Progress(phase="starting"))
         self.phase = "building"
         sample_groups.check(task.config, task.cluster, task.workload, task.model)
         pace_s = speed_check.seconds(place)

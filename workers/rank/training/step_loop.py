@@ -84,8 +84,8 @@ class StepLoop:
     @contextlib.contextmanager
     def _while_loading(self) -> Iterator[None]:
         """Context in which the first batches are made, for which an entry point may load and tokenize its data. That is
-        progress, and no time of a step."""
-        with self._progress.refreshed(Progress(phase="building", step=self._step)):
+        progress, also of another rank than 0, for which rank 0 waits in its first step; and no time of a step."""
+        with self._progress.refreshed_by_work(Progress(phase="building", step=self._step), lambda: True):
             yield
         # From here on, a busy processor is no progress: a hang may keep it busy.
         self._progress.write(Progress(phase="warming_up", step=self._step))

@@ -105,6 +105,8 @@ class ScriptRecorder:
             self._inputs.check()
         if self.reports == 0:
             self._start_up.close()
+            # From here on, a busy processor is no progress, also for the launcher: a hang may keep it busy.
+            self._progress.write(Progress(phase="warming_up"))
             _require_group(self._place, self._folder)
             self.loop.begin_clock()
             next(self._steps)

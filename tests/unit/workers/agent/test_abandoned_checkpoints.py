@@ -15,7 +15,8 @@ from shardtune.workers.agent.supervise import RanksEnd, RunLimits
 from shardtune.workers.trial_dir import TrialDir
 from tests.support.workers.agent_world import World
 
-HOUR, DAY = 3600.0, 86400.0
+DAY = 86400.0
+RUN, OTHER, OLD, LARGE = (f"run-{letter * 16}" for letter in "abcd")
 
 
 def checkpoint(path: Path, unused_s: float = 0.0) -> Path:
@@ -29,19 +30,30 @@ def checkpoint(path: Path, unused_s: float = 0.0) -> Path:
 
 def test_a_shared_folder_keeps_only_checkpoints_that_may_be_in_use(tmp_path: Path) -> None:
     """A worker over several hosts that was killed during its resume check left terabytes on the shared disk for good."""
-    for name in ("run-1", "run-2", "run-3", "run-4", "other-1", "run-10"):
+    for name in (f"{RUN}-1", f"{RUN}-2", f"{RUN}-3", f"{RUN}-4", f"{RUN}-10", f"{OTHER}-1"):
         checkpoint(tmp_path / name)
-    checkpoint(tmp_path / "old-1", 2 * DAY)
-    checkpoint(tmp_path / "recent-1", HOUR)
-    leftovers.remove_checkpoints(tmp_path, "run-3")
+    checkpoint(tmp_path / f"{OLD}-1", 8 * DAY)
+    # A check of 405 billion parameters may save and load for 36 hours at 100 MB/s.
+    checkpoint(tmp_path / f"{LARGE}-1", 2 * DAY)
+    leftovers.remove_checkpoints(tmp_path, f"{RUN}-3")
     kept = {path.name for path in tmp_path.iterdir()}
-    assert kept == {"run-3", "run-4", "run-10", "other-1", "recent-1"}
+    assert kept == {f"{RUN}-3", f"{RUN}-4", f"{RUN}-10", f"{OTHER}-1", f"{LARGE}-1"}
 
 
-def test_a_name_without_an_attempt_removes_no_other_run(tmp_path: Path) -> None:
-    for name in ("trial", "trial-0"):
-        checkpoint(tmp_path / name)
-    leftovers.remove_checkpoints(tmp_path, "trial")
+@pytest.mark.parametrize("name", ["node", "my-checkpoints", "results-2", "run-1", f"copy-of-{OLD}-1", f"{OLD}-1-kept"])
+def test_folders_that_no_resume_check_made_stay_however_old_they_are(tmp_path: Path, name: str) -> None:
+    """The folder of this user may hold what is not ours: where TMPDIR is the shared folder, trial directories of hosts, too."""
+    checkpoint(tmp_path / name, 400 * DAY)
+    leftovers.remove_checkpoints(tmp_path, f"{RUN}-3")
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+@pytest.mark.parametrize("name", ["trial", "trial-1"])
+def test_a_name_that_a_user_chose_removes_no_other_run(tmp_path: Path, name: str) -> None:
+    """`run-trial --folder trial-1` removed the checkpoint of `run-trial --folder trial-0`, which ran beside it."""
+    for folder in ("trial", "trial-0"):
+        checkpoint(tmp_path / folder)
+    leftovers.remove_checkpoints(tmp_path, name)
     assert len(list(tmp_path.iterdir())) == 2
 
 
@@ -49,11 +61,11 @@ def test_the_next_resume_check_over_hosts_removes_them(
     tmp_path: Path, task: TrialTask, fingerprint: Fingerprint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shared = tmp_path / "shared"
-    killed = checkpoint(shared / f"shardtune-{os.geteuid()}" / "run-1")
+    killed = checkpoint(shared / f"shardtune-{os.geteuid()}" / f"{RUN}-1")
     killed.parent.chmod(0o700)
     over_hosts = task.model_copy(update={"cluster": task.cluster.model_copy(update={"nodes": 2})})
     restart = ResumeTask(trial=over_hosts)
-    directory = TrialDir.create(tmp_path / "work", "run-2", restart, fingerprint, 0)
+    directory = TrialDir.create(tmp_path / "work", f"{RUN}-2", restart, fingerprint, 0)
     ended = RanksEnd((), "deadline", "", 0.0, 0.0)
     monkeypatch.setattr(resume_phases, "supervise", lambda *_: ended)
     launcher: Any = None

@@ -1,5 +1,6 @@
 """Ranks that work while a call keeps Python's interpreter lock make progress, though no thread of theirs can say so."""
 
+import itertools
 import os
 import sys
 import time
@@ -92,3 +93,23 @@ def test_reading_mapped_files_from_a_slow_disk_is_work_though_it_costs_no_proces
         stamps.append(directory.progress_stamp())
         time.sleep(0.02)
     assert stamps[0] == stamps[1] == stamps[2] != stamps[3]
+
+
+def test_the_meters_of_many_idle_ranks_are_no_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each rank's own meter reads a file of every process of the host. On a host with thousands of them, the meters of
+    8 ranks passed for work, and a script that hung lived to its deadline."""
+    monkeypatch.setattr(silent_work, "_SILENT_S", 0.0)
+    monkeypatch.setattr(silent_work, "_PERIOD_S", 0.0)
+    monkeypatch.setattr(silent_work, "now_s", itertools.count(0.0, 5.0).__next__)
+    monkeypatch.setattr(silent_work, "tagged_processes", lambda _: set(range(8)))
+    seconds, read = itertools.count(), itertools.count()
+    # 8 looks at 8 processes: each adds 0.3 s and 3.5 MB in the 10 s between two readings of this clock.
+    monkeypatch.setattr(silent_work, "_cpu_s", lambda _: 0.3 * (next(seconds) // 8))
+    monkeypatch.setattr(silent_work, "_bytes_read", lambda _: 3.5e6 * (next(read) // 8))
+    (tmp_path / "progress.json").write_text('{"phase": "building"}')
+    work, directory = SilentWork("tag"), TrialDir(tmp_path)
+    stamp = directory.progress_stamp()
+    for _ in range(8):
+        work.renew_progress(directory)
+        time.sleep(0.01)
+        assert directory.progress_stamp() == stamp

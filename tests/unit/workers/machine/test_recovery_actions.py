@@ -91,3 +91,17 @@ def test_a_drivers_error_that_is_told_after_the_rank_has_died_of_it_belongs_to_t
     teller.join()
     fault = find_fault(seen.devices)
     assert fault is not None and "Xid 79" in fault.message
+
+
+def test_an_observation_may_arrive_while_earlier_ones_are_read(tmp_path: Path) -> None:
+    """Reading then ended the agent (`deque mutated during iteration`), and with it the run."""
+    watch = DeviceWatch(["GPU-1"], tmp_path)
+
+    class LookBeforeAnother:
+        @property
+        def at_s(self) -> float:
+            watch._observations.append(look_at(9))
+            return 1.0
+
+    watch._observations.append(LookBeforeAnother())  # type: ignore[arg-type]
+    assert len(watch.between(0, 2)) == 1

@@ -1,14 +1,21 @@
 """Lines of a study that is continued or extended: nothing that an earlier command printed is printed as new."""
 
+from collections.abc import Callable
+from functools import partial
+
 import pytest
+from rich.console import Console
 
 from shardtune.api_schemas.studies.study import Study
 from shardtune.api_schemas.studies.study_state import StudyPhase
 from shardtune.api_schemas.trials.resume_check import ResumeMeasurement
 from shardtune.api_schemas.trials.trial import Run, RunPurpose, Trial, TrialState
+from shardtune.service.cli.tune.live_table import LiveView
 from shardtune.service.cli.tune.progress_lines import LineView
 from tests.support.values.tuner_inputs import measured
 from tests.unit.service.cli.output.shown_studies import CONFIRMED, study, trial
+
+MakeView = Callable[[Callable[[str], None]], LineView | LiveView]
 
 
 def run_of(purpose: RunPurpose, block: int | None = None, **changes: object) -> Run:
@@ -26,9 +33,15 @@ def pair(block: int) -> tuple[Run, Run]:
     return first, second
 
 
-def lines_after_the_first(extended: Study, *states: list[Trial]) -> list[str]:
+def live_view(write: Callable[[str], None], monkeypatch: pytest.MonkeyPatch) -> LiveView:
+    """Make a live table whose lines above the table go to `write`."""
+    monkeypatch.setattr(LiveView, "say", lambda _, line: write(line))
+    return LiveView(Console(quiet=True))
+
+
+def lines_after_the_first(extended: Study, *states: list[Trial], make_view: MakeView = LineView) -> list[str]:
     lines: list[str] = []
-    view = LineView(lines.append)
+    view = make_view(lines.append)
     view.show(extended, states[0], [], 1.0)
     del lines[:]
     for trials in states[1:]:
@@ -44,14 +57,19 @@ def two_trials(baseline_runs: list[Run], candidate_runs: list[Run]) -> list[Tria
     ]
 
 
-def test_the_last_pair_of_an_ended_comparison_is_not_printed_as_a_new_one() -> None:
+@pytest.mark.parametrize("is_live", [False, True])
+def test_the_last_pair_of_an_ended_comparison_is_not_printed_as_a_new_one(
+    is_live: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """`--add-pairs` began with the line of a pair that the study had run before."""
     comparing = study(phase=StudyPhase.FINAL_COMPARISON, final_comparison=1, final_comparison_runs=48, result=CONFIRMED)
     old, new = (pair(1), pair(2)), pair(3)
     opened = run_of(RunPurpose.VALIDATION, 4, state=TrialState.RUNNING, measurement=None)
     before = two_trials([runs[0] for runs in old], [runs[1] for runs in old])
     after = two_trials([*(runs[0] for runs in old), new[0], opened], [*(runs[1] for runs in old), new[1]])
-    printed = [line for line in lines_after_the_first(comparing, before, after) if line.startswith("pair")]
+    make_view: MakeView = partial(live_view, monkeypatch=monkeypatch) if is_live else LineView
+    lines = lines_after_the_first(comparing, before, after, make_view=make_view)
+    printed = [line for line in lines if line.startswith("pair")]
     assert [line.partition(":")[0] for line in printed] == ["pair 3"]
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from shardtune.api_schemas.formatting import counted
+from shardtune.api_schemas.training.optimizers import DEFAULT_OPTIMIZER
 from shardtune.api_schemas.trials.plans import Goodput, Plan
 from shardtune.service.cli.errors import InputError
 from shardtune.service.cli.lazy_module import LazyModule
@@ -44,7 +45,7 @@ def measured_times(options: StudyOptions, model: str) -> ResumeTimes:
     """Read the times that the resume check of a stored study measured; `model` is the name of the plan's model.
 
     Raises:
-        InputError: there is no such study, it trained another model, or its resume check measured nothing.
+        InputError: there is no such study, its checkpoints are of another training, or its resume check measured nothing.
     """
     if options.study is None:
         return ResumeTimes()
@@ -56,13 +57,9 @@ def times_of(study: Study, model: str) -> ResumeTimes:
     """Return the times that a study's resume check measured.
 
     Raises:
-        InputError: the study trained another model than the plan's, or its resume check measured nothing.
+        InputError: the study's checkpoints have another size than the plan's, or its resume check measured nothing.
     """
-    if study.spec.model.name != model:
-        raise InputError(
-            f"--study ({study.study_id}) trained {study.spec.model.name}, and the plan is of {model}, whose checkpoint has "
-            "another size; name a study of this model, or state --checkpoint-seconds and --restart-seconds"
-        )
+    _check_training(study, model)
     check = None if study.result is None else study.result.resume_check
     if check is None or check.save_s is None or check.load_s is None:
         reason = f": {check.reason}" if check is not None and check.reason else ""
@@ -77,3 +74,23 @@ def times_of(study: Study, model: str) -> ResumeTimes:
         f"study {study.study_id}: its resume check saved a checkpoint in {check.save_s:.3g} s and loaded it in "
         f"{check.load_s:.3g} s on {gpus}, which was not scaled to other sizes",
     )
+
+
+def _check_training(study: Study, model: str) -> None:
+    """Check that a study's checkpoints have what a plan's have: all weights of its model, with the states of AdamW."""
+    workload, problem = study.spec.workload, ""
+    if study.spec.model.name != model:
+        problem = f"{study.spec.model.name}, and the plan is of {model}, whose checkpoint has another size"
+    elif workload.adapter is not None:
+        problem = (
+            f"{workload.adapter.describe()}, whose checkpoint leaves out frozen weights, and plans train all weights"
+        )
+    elif workload.optimizer.kind != DEFAULT_OPTIMIZER:
+        problem = (
+            f"with {workload.optimizer.kind}, whose states have another size in a checkpoint than {DEFAULT_OPTIMIZER}'s"
+        )
+    if problem:
+        raise InputError(
+            f"--study ({study.study_id}) trained {problem}; name a study of the plan's training, or state "
+            "--checkpoint-seconds and --restart-seconds"
+        )

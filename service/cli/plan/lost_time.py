@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from shardtune.api_schemas.formatting import counted
+from shardtune.api_schemas.recommendations.tuning_targets import TuningTarget
+from shardtune.api_schemas.training.models import ModelSpec
 from shardtune.api_schemas.training.optimizers import DEFAULT_OPTIMIZER
 from shardtune.api_schemas.trials.plans import Goodput, Plan
 from shardtune.service.cli.errors import InputError
@@ -41,8 +43,8 @@ class ResumeTimes(NamedTuple):
         return plan.model_copy(update={"notes": (*plan.notes, self.note)}) if self.note else plan
 
 
-def measured_times(options: StudyOptions, model: str) -> ResumeTimes:
-    """Read the times that the resume check of a stored study measured; `model` is the name of the plan's model.
+def measured_times(options: StudyOptions, model: ModelSpec) -> ResumeTimes:
+    """Read the times that the resume check of a stored study measured; `model` is the plan's model.
 
     Raises:
         InputError: there is no such study, its checkpoints are of another training, or its resume check measured nothing.
@@ -53,7 +55,7 @@ def measured_times(options: StudyOptions, model: str) -> ResumeTimes:
         return times_of(connection.find_study(client, options.study), model)
 
 
-def times_of(study: Study, model: str) -> ResumeTimes:
+def times_of(study: Study, model: ModelSpec) -> ResumeTimes:
     """Return the times that a study's resume check measured.
 
     Raises:
@@ -76,11 +78,14 @@ def times_of(study: Study, model: str) -> ResumeTimes:
     )
 
 
-def _check_training(study: Study, model: str) -> None:
+def _check_training(study: Study, model: ModelSpec) -> None:
     """Check that a study's checkpoints have what a plan's have: all weights of its model, with the states of AdamW."""
-    workload, problem = study.spec.workload, ""
-    if study.spec.model.name != model:
-        problem = f"{study.spec.model.name}, and the plan is of {model}, whose checkpoint has another size"
+    workload, own, problem = study.spec.workload, study.spec.model, ""
+    # Models without a name of their own have that of their architecture, such as llama.
+    keys = {TuningTarget(each, workload, study.cluster).model_key for each in (own, model)}
+    if len(keys) > 1:
+        other = f"another {model.name}" if own.name == model.name else model.name
+        problem = f"{own.name}, and the plan is of {other}, whose checkpoint has another size"
     elif workload.adapter is not None:
         problem = (
             f"{workload.adapter.describe()}, whose checkpoint leaves out frozen weights, and plans train all weights"

@@ -81,6 +81,9 @@ def read(source: str, kinds: Sequence[str], gpus_per_node: int, *, is_spot: bool
             f"{', '.join(stored.files)}); set --gpus-per-node to the size of an instance, or state prices with --price"
         )
     notes = [_note(kind, models[kind], offer, how, stored) for kind, offer in offers.items()]
+    compared = [cloud for cloud in stored.files if cloud not in _LEAST_BIDS]
+    if len(compared) > 1:
+        notes.append(f"lowest prices among the clouds of SkyPilot's catalogue on this machine: {', '.join(compared)}")
     if missing:
         notes.append(f"SkyPilot's catalogue {stored.version} has no price, {how}, of {missing} in {size}")
     if is_spot:

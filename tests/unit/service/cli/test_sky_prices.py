@@ -72,6 +72,7 @@ def test_the_lowest_price_on_demand_names_cloud_instance_and_region(
         for note in notes
     ), notes
     assert "SkyPilot's catalogue v10 has no price, on demand, of mi300x in instances of 8 GPUs" in notes
+    assert "lowest prices among the clouds of SkyPilot's catalogue on this machine: gcp, lambda, runpod, vast" in notes
 
 
 def test_a_cloud_a_size_or_spot_instances_are_chosen(catalogue: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -53,5 +53,5 @@ def leaf_switches_note(nodes_per_leaf: int | None, oversubscription: float | Non
         )
     return (
         f"leaf switches of {nodes} each, {oversubscription:g}:1 oversubscribed: stated, not measured. Nodes are assumed to be "
-        "placed leaf by leaf; the low end of each band allows for any other order"
+        "placed leaf by leaf; over several leaves, the low end of a band allows for any other order"
     )

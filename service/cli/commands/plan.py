@@ -156,7 +156,7 @@ def command(
         "measurements": options.read_measurements(measured),
     }
     # Last: without --service, a service starts on the state directory for seconds.
-    times = lost_time.measured_times(lost_time.StudyOptions(study, service, key_file, state_dir), values["model"].name)
+    times = lost_time.measured_times(lost_time.StudyOptions(study, service, key_file, state_dir), values["model"])
     values["goodput"] = {
         "overhead": overhead,
         "failures_per_gpu_hour": failure_rate,

@@ -48,10 +48,15 @@ class StatedPrices(NamedTuple):
     prices: Mapping[str, float]
     currency: str | None
     notes: tuple[str, ...] = ()
+    is_source_currency: bool = False
+    """Whether the currency is that of the source, since the user stated none."""
 
     def noted(self, plan: Plan) -> Plan:
-        """Return the plan with the notes on the source of its prices."""
-        return plan.model_copy(update={"notes": (*plan.notes, *self.notes)}) if self.notes else plan
+        """Return the plan with the notes on the source of its prices, and on the currency of its budget."""
+        notes = self.notes
+        if self.is_source_currency and plan.budget is not None:
+            notes += (f"budget ({plan.budget:g}): taken to be in {self.currency}, as SkyPilot's prices are",)
+        return plan.model_copy(update={"notes": (*plan.notes, *notes)}) if notes else plan
 
 
 def read_prices(options: PriceOptions, kinds: Sequence[str], gpus_per_node: int) -> StatedPrices:
@@ -96,14 +101,17 @@ def _sky_prices(options: PriceOptions, source: str, kinds: Sequence[str], gpus_p
     if not kinds:
         return StatedPrices({}, own)
     prices, notes = sky_prices.read(source, kinds, gpus_per_node, is_spot=options.spot)
-    return StatedPrices(prices, own or sky_prices.CURRENCY, notes)
+    return StatedPrices(prices, own or sky_prices.CURRENCY, notes, is_source_currency=own is None)
 
 
 def _read_price_file(file: Path) -> dict[str, float]:
     content = _read_json(file, "--prices")
     if not isinstance(content, dict) or not all(_is_number(value) for value in content.values()):
         raise InputError(f'--prices ({file}) must be a JSON object of numbers, such as {{"h100": 2.1}}')
-    return {str(name): float(value) for name, value in content.items()}
+    try:
+        return {str(name): float(value) for name, value in content.items()}
+    except OverflowError:
+        raise InputError(f"--prices ({file}) has a number that is too large for a price; correct it") from None
 
 
 def _as_option(read: Callable[[], Value]) -> Value:

@@ -30,6 +30,9 @@ _OTHER_NAMES = {
     "A6000-48GB": ("A6000",),
 }
 """Names of accelerators that single clouds of the catalogue (version 8) use beside SkyPilot's own."""
+_LEAST_BIDS = frozenset({"mithril"})
+"""Clouds whose files state the least bid of an auction as each price (`minimum_price_cents` of SkyPilot's
+`fetch_mithril.py`), for which no instance may be on offer."""
 _MEMORY = re.compile(r"SizeInMiB\W+(\d+)")
 _MEMORY_TOLERANCE = 0.15
 """Largest relative difference between the memory of a listed GPU and of the catalogue's. Clouds list GPUs of several
@@ -65,10 +68,10 @@ def read(source: str, kinds: Sequence[str], gpus_per_node: int, *, is_spot: bool
     instances with as many GPUs as a node of the plan count, since smaller ones have other links between GPUs.
 
     Raises:
-        InputError: there is no catalogue, a file of it has other columns, or no instance of these kinds has a price.
+        InputError: there is no catalogue, a file of it has other columns, a kind is unknown, or no instance of
+            these kinds has a price.
     """
-    stored = _catalogue_of(source)
-    models = {kind: model for kind in kinds if (model := _model(kind)) is not None}
+    stored, models = _catalogue_of(source), {kind: _model(kind) for kind in kinds}
     offers = _cheapest(source, stored, models, gpus_per_node, is_spot=is_spot)
     how, size = "spot" if is_spot else "on demand", f"instances of {gpus_per_node} GPUs"
     missing = ", ".join(kind for kind in kinds if kind not in offers)
@@ -78,6 +81,9 @@ def read(source: str, kinds: Sequence[str], gpus_per_node: int, *, is_spot: bool
             f"{', '.join(stored.files)}); set --gpus-per-node to the size of an instance, or state prices with --price"
         )
     notes = [_note(kind, models[kind], offer, how, stored) for kind, offer in offers.items()]
+    compared = [cloud for cloud in stored.files if cloud not in _LEAST_BIDS]
+    if len(compared) > 1:
+        notes.append(f"lowest prices among the clouds of SkyPilot's catalogue on this machine: {', '.join(compared)}")
     if missing:
         notes.append(f"SkyPilot's catalogue {stored.version} has no price, {how}, of {missing} in {size}")
     if is_spot:
@@ -95,6 +101,8 @@ def _cheapest(
             kinds[name].append(kind)
     offers = dict[str, _Offer]()
     for cloud, file in stored.files.items():
+        if cloud in _LEAST_BIDS:
+            continue
         for name, row in _rows(source, cloud, file, is_spot):
             for kind in kinds.get(name, ()):
                 offer = _offer(cloud, row, models[kind], gpus_per_node)
@@ -127,12 +135,11 @@ def _files(version: Path) -> dict[str, Path]:
     return {path.parent.name: path for path in sorted(version.glob(f"*/{_FILE}"))}
 
 
-def _model(kind: str) -> GpuModel | None:
+def _model(kind: str) -> GpuModel:
     try:
-        return catalogue.find(kind)
-    except ValueError:
-        # The plan rejects this kind, with a remedy.
-        return None
+        return catalogue.find(kind, "gpus")
+    except ValueError as error:
+        raise InputError(str(error)) from None
 
 
 def _names(model: GpuModel) -> Iterator[str]:
@@ -155,16 +162,17 @@ def _rows(source: str, cloud: str, file: Path, is_spot: bool) -> Iterator[tuple[
     needed = ("InstanceType", "AcceleratorCount", "SpotPrice" if is_spot else "Price", "Region", "GpuInfo")
     shown = f"--prices ({source}) cannot read {cloud}/{_FILE} in ~/{_FOLDER / file.parent.parent.name}"
     try:
-        with io.TextIOWrapper(regular_file.open_regular(file), encoding="utf-8", newline="") as text:
-            lines = csv.reader(text)
-            header = next(lines, [])
-            missing = [name for name in ("AcceleratorName", *needed) if name not in header]
-            if missing:
-                raise InputError(f"{shown}: it has no column {', '.join(missing)}; state prices with --price")
-            name_at, places = header.index("AcceleratorName"), [header.index(name) for name in needed]
-            for line in lines:
-                if len(line) == len(header) and line[name_at]:
-                    yield line[name_at].casefold(), _Row(*(line[place] for place in places))
+        # In one read, as SkyPilot writes a new file over the old one.
+        text = regular_file.read_text(file)
+        lines = csv.reader(io.StringIO(text, newline=""))
+        header = next(lines, [])
+        missing = [name for name in ("AcceleratorName", *needed) if name not in header]
+        if missing:
+            raise InputError(f"{shown}: it has no column {', '.join(missing)}; state prices with --price")
+        name_at, places = header.index("AcceleratorName"), [header.index(name) for name in needed]
+        for line in lines:
+            if len(line) == len(header) and line[name_at]:
+                yield line[name_at].casefold(), _Row(*(line[place] for place in places))
     except (OSError, ValueError, csv.Error) as error:
         raise InputError(f"{shown}: {error}; delete the file, so that SkyPilot downloads it again") from None
 

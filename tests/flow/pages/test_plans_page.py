@@ -2,6 +2,7 @@
 
 import html
 import json
+import re
 
 import pytest
 
@@ -35,6 +36,12 @@ def test_a_chosen_network_is_that_of_the_plan_and_of_its_address(quick_client):
     row = plan["rows"][-1]
     assert f"{row['cost']['expected']:,.0f}<br>" in text and "<option selected>tcp-100" in text
     assert "network=tcp-100" in text and "Network (tcp-100): 12.5 GB/s a node, unchecked" in text
+
+
+def test_each_point_of_the_charts_names_the_currency_of_its_cost(quick_client):
+    text = html.unescape(quick_client.get("/plans", params=FORM | {"currency": "EUR"}, headers=HTML).text)
+    titles = re.findall(r"<title>(\d+ × [^<]*)</title>", text)
+    assert len(titles) == 8 and all(re.search(r" days, [\d,]+ \([\d,]+–[\d,]+\) EUR$", title) for title in titles)
 
 
 def test_leaf_switches_are_those_of_the_plan_and_of_its_address(quick_client):

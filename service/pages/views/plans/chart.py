@@ -20,7 +20,7 @@ from shardtune.service.pages.charts.plot import (
     ticks,
 )
 from shardtune.service.pages.charts.scale import LogScale, Position, for_sizes, tick_label, titled
-from shardtune.service.wording.plan_words import band, day_band, days
+from shardtune.service.wording.plan_words import band, day_band, days, money
 
 _SHAPES = ("circle", "square", "triangle", "diamond")
 _MOST_KINDS = 6
@@ -34,7 +34,7 @@ def plots(plan: Plan, chosen: Sequence[PlanRow]) -> tuple[Plot, ...]:
         return ()
     counts = [float(row.gpus) for row in plan.rows]
     all_days = [end for row in plan.rows for end in _ends(day_band(row.hours))]
-    money = [end for row in plan.rows if (spent := _money(plan, row)) is not None for end in _ends(spent)]
+    amounts = [end for row in plan.rows if (spent := _money(plan, row)) is not None for end in _ends(spent)]
     across_counts = for_sizes(counts, LEFT, WIDTH - RIGHT)
     up_days = for_sizes(all_days, HEIGHT - BOTTOM, TOP)
     by_count = _plot(
@@ -42,8 +42,8 @@ def plots(plan: Plan, chosen: Sequence[PlanRow]) -> tuple[Plot, ...]:
     )
     unit = (plan.currency or "money") if plan_has_prices(plan) else "GPU-hours"
     shown = [_finish(by_count, "GPUs", "days", across_counts, up_days, _count_ticks(across_counts, plan))]
-    if money:
-        across_days, up_money = for_sizes(all_days, LEFT, WIDTH - RIGHT), for_sizes(money, HEIGHT - BOTTOM, TOP)
+    if amounts:
+        across_days, up_money = for_sizes(all_days, LEFT, WIDTH - RIGHT), for_sizes(amounts, HEIGHT - BOTTOM, TOP)
         by_days = _plot(
             "plan-money",
             plan,
@@ -96,7 +96,9 @@ def _plot(
             lines.append(Line(polyline(ends), f"whisker {css}"))
             is_chosen = row in chosen
             mark = f"{css} answer" if is_chosen else css
-            marks.append(Mark(across(x), up(values.expected), shape, mark, _title(row), radius=6 if is_chosen else 4))
+            marks.append(
+                Mark(across(x), up(values.expected), shape, mark, _title(plan, row), radius=6 if is_chosen else 4)
+            )
     return Plot(name, "", "", "", (), (), lines=tuple(lines), marks=tuple(marks))
 
 
@@ -125,6 +127,6 @@ def _count_ticks(across: Position, plan: Plan) -> tuple[AxisTick, ...]:
     return tuple(AxisTick(across(float(count)), tick_label(float(count), float(count))) for count in counts)
 
 
-def _title(row: PlanRow) -> str:
-    cost = "" if row.cost is None else f", {band(row.cost)}"
+def _title(plan: Plan, row: PlanRow) -> str:
+    cost = "" if row.cost is None else f", {money(plan, band(row.cost))}"
     return f"{row.gpus} × {row.gpu}: {days(row)} days{cost}"

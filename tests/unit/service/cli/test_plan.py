@@ -169,9 +169,13 @@ def test_prices_and_measurements_are_read_from_files(tmp_path: Path, capsys: pyt
     assert {row["cost"]["expected"] / row["gpu_hours"]["expected"] for row in rows if row["gpu"] == "h100"} == {3}
     with pytest.raises(InputError, match=r"--price \('h100=3'\) is a second price of h100"):
         plan(*RUN, "--price", "h100=2,h100=3")
-    (tmp_path / "prices.json").write_text("[1]")
-    with pytest.raises(InputError, match="must be a JSON object of numbers"):
-        plan(*RUN, *files)
+    for content, words in (
+        ("[1]", "must be a JSON object of numbers"),
+        (f'{{"h100": 1{"0" * 400}}}', "too large for a price"),
+    ):
+        (tmp_path / "prices.json").write_text(content)
+        with pytest.raises(InputError, match=words):
+            plan(*RUN, *files)
 
 
 def test_a_range_doubles_and_a_list_is_taken_as_it_is() -> None:

@@ -29,7 +29,10 @@ GCP = """InstanceType,vCPUs,MemoryGiB,AcceleratorName,AcceleratorCount,GpuInfo,R
 a3-highgpu-8g,208.0,1872.0,,,,us-central1,us-central1-a,9.4,2.9
 ,,,H100,8,H100,us-central1,us-central1-a,4.0,2.0
 """
-CLOUDS = {"lambda": LAMBDA, "vast": VAST, "runpod": RUNPOD, "gcp": GCP}
+MITHRIL = """InstanceType,AcceleratorName,AcceleratorCount,vCPUs,MemoryGiB,Price,SpotPrice,Region,GpuInfo
+h100-80gb.sxm.8x,H100,8,168,1814,8.0,8.0,us-central2-a,"{'Gpus': [{'MemoryInfo': {'SizeInMiB': 81920}}], 'TotalGpuMemoryInMiB': 655360}"
+"""
+CLOUDS = {"lambda": LAMBDA, "vast": VAST, "runpod": RUNPOD, "gcp": GCP, "mithril": MITHRIL}
 
 
 @pytest.fixture
@@ -69,6 +72,7 @@ def test_the_lowest_price_on_demand_names_cloud_instance_and_region(
         for note in notes
     ), notes
     assert "SkyPilot's catalogue v10 has no price, on demand, of mi300x in instances of 8 GPUs" in notes
+    assert "lowest prices among the clouds of SkyPilot's catalogue on this machine: gcp, lambda, runpod, vast" in notes
 
 
 def test_a_cloud_a_size_or_spot_instances_are_chosen(catalogue: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -84,6 +88,15 @@ def test_a_price_of_ones_own_replaces_that_of_the_catalogue(
 ) -> None:
     costs, _, currency = planned(capsys, "--prices", "sky", "--price", "h100=7", "--currency", "usd")
     assert costs == {"h100": 7.0, "a100-40gb": 1.29} and currency == "usd"
+
+
+def test_a_budget_without_a_currency_is_taken_to_be_in_that_of_the_prices(
+    catalogue: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stated = ("--prices", "sky", "--budget", "5e6")
+    words = "budget (5e+06): taken to be in USD, as SkyPilot's prices are"
+    assert words in planned(capsys, *stated)[1]
+    assert words not in planned(capsys, *stated, "--currency", "USD")[1]
 
 
 def test_python_reads_the_same_prices(catalogue: Path) -> None:
@@ -102,16 +115,21 @@ def test_python_reads_the_same_prices(catalogue: Path) -> None:
             ("--prices", "sky:lamda"),
             r"--prices \(sky:lamda\) has no file in ~/.sky/catalogs/v10; did you mean sky:lambda\?",
         ),
-        (("--prices", "sky:"), r"--prices \(sky:\) has no file in .*; use one of gcp, lambda, runpod, vast"),
+        (
+            ("--prices", "sky:"),
+            r"--prices \(sky:\) has no file in .*; use one of gcp, lambda, mithril, runpod, vast",
+        ),
         (
             ("--prices", "sky:gcp"),
             r"has no price, on demand, of h100, a100-40gb, mi300x in instances of 8 GPUs \(.* gcp\)",
         ),
+        (("--prices", "sky:mithril"), r"has no price, on demand, of h100, a100-40gb, mi300x in .* mithril\)"),
         (("--prices", "sky", "--currency", "EUR"), r"--currency \(EUR\) is not that of SkyPilot's prices, USD"),
         (
             ("--prices", "sky", "--price", "h100=2"),
             r"--price \(h100=2\) may be in another currency .*; add --currency USD",
         ),
+        (("--prices", "sky", "--gpus", "a100"), r"gpus \('a100'\) can be any of A100-SXM4-40GB, .*; name one of them"),
         (("--spot",), r"--spot \(given\) is a choice among SkyPilot's prices; add --prices sky"),
         (("--spot", "--price", "h100=2"), r"--spot \(given\)"),
     ],

@@ -4,6 +4,7 @@ share."""
 from collections.abc import Callable, Sequence
 
 from shardtune.api_schemas.studies.study import Study
+from shardtune.api_schemas.studies.study_state import StudyState
 from shardtune.api_schemas.trials.trial import Trial
 from shardtune.service.wording.progress import kept_runs, pair_lines
 
@@ -21,6 +22,9 @@ class ComparisonLines:
     def skip_earlier(self, study: Study, trials: Sequence[Trial]) -> None:
         """Write nothing about the pairs and runs that have ended already."""
         self._kept = {run.run_id for _, run in kept_runs.ended_runs(trials)}
+        if study.result is not None:
+            # The comparison of that result has ended: while the study is extended, its newest block is an earlier one, too.
+            study = study.model_copy(update={"state": StudyState.COMPLETE})
         self._pairs = {(study.final_comparison, block) for block in pair_lines.pair_lines(study, trials)}
 
     def write_kept(self, study: Study, trials: Sequence[Trial]) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from shardtune.api_schemas.studies.study import Study
-from shardtune.api_schemas.studies.study_state import StudyPhase, StudyState
+from shardtune.api_schemas.studies.study_state import StudyPhase
 from shardtune.api_schemas.trials.trial import Rejection, Run, RunPurpose, Trial, TrialState
 from shardtune.service.cli.tune.comparison_lines import ComparisonLines
 from shardtune.service.wording import disambiguate, study_words
@@ -174,9 +174,8 @@ class LineView:
         self._confirmed = {run.run_id for _, run in activity_words.validation_runs(study, trials)}
         self._disturbed = {(run.run_id, attempt.attempt) for _, run, attempt in kept_runs.disturbed_attempts(trials)}
         if study.result is not None:
-            # The comparison of that result has ended: the runs after it, and its newest block, are earlier ones, too.
+            # The comparison of that result has ended: the runs after it are earlier ones, too.
             self._skip_runs_after_verdict(trials)
-            study = study.model_copy(update={"state": StudyState.COMPLETE})
         self._comparison.skip_earlier(study, trials)
         self._rejected = len(rejections)
         confirmed = f" and {len(self._confirmed)} validation runs" if self._confirmed else ""

@@ -21,9 +21,7 @@ def withdraw(session: Session, recommendation: RecommendationRow, by: DecidedBy,
     earlier = None
     if row.recommended_id == recommendation.id:
         # An earlier result of the same study is no better: the study itself was deleted or is contradicted.
-        for retired in study_recommendations.retired_recommendations(session, recommendation.study_id):
-            retired.state = RecommendationState.REJECTED
-        session.flush()
+        reject_replaced(session, recommendation.study_id)
         earlier = history.previous_recommendation(session, row)
         _make_current_instead(session, row, earlier, now)
     # Rejected, not retired: a later rollback must not bring it back.
@@ -33,6 +31,18 @@ def withdraw(session: Session, recommendation: RecommendationRow, by: DecidedBy,
     if earlier is not None:
         record_decision(session, row, earlier, DecisionAction.ROLLED_BACK, by, reason, now)
         notify(session, EventType.BEST_REPLACED, earlier, now)
+    session.flush()
+
+
+def reject_replaced(session: Session, study_id: str) -> None:
+    """Reject a study's recommendations that others have replaced, so that none of them comes back when those are
+    withdrawn or rolled back. The caller has locked the study."""
+    replaced = study_recommendations.retired_recommendations(session, study_id)
+    for project_id, target_key in sorted({(item.project_id, item.target_key) for item in replaced}):
+        best.lock(session, project_id, target_key)
+    # Read again under the lock: one may have been made current just now.
+    for recommendation in study_recommendations.retired_recommendations(session, study_id):
+        recommendation.state = RecommendationState.REJECTED
     session.flush()
 
 
@@ -49,6 +59,8 @@ def withdraw_contradicted(session: Session, study: StudyRow, reason: str, now: d
             row.version += 1
         else:
             withdraw(session, recommendation, SERVICE, reason[:2000], now)
+    # Where another study's recommendation is current, this study's must not come back after it.
+    reject_replaced(session, study.id)
     take_back_confirmation(session, study, now)
 
 

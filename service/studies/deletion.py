@@ -96,3 +96,5 @@ def _withdraw_recommendations(context: Context, session: Session, row: StudyRow)
                 "or ask an administrator",
             )
         withdrawal.withdraw(session, recommendation, decided_by, "its study was deleted", context.now())
+    # Those that another study's answer has replaced must not come back after it.
+    withdrawal.reject_replaced(session, row.id)

@@ -150,7 +150,7 @@ def _check_extensible(row: StudyRow, had_ended: bool) -> None:
 
 
 def has_worker(context: Context, session: Session, row: StudyRow) -> bool:
-    """Whether a live worker can execute the runs of a study that is extended or run again."""
+    """Whether a live worker can execute the runs of a study that is extended."""
     return any(compatibility.can_run(worker, row) for worker in registry.live_workers(context, session, row.project_id))
 
 

@@ -14,6 +14,7 @@ from shardtune.service.workers import (
     offered_optimizers,
     study_clusters,
 )
+from shardtune.service.workers.compatibility import can_train_all
 from shardtune.service.workers.target_rungs import on_rung
 
 
@@ -45,6 +46,14 @@ def check_worker(request: StudyRequest, worker: WorkerRow) -> None:
     offered_adapters.check_adapter(request.workload, worker)
     offered_optimizers.check_optimizers(request, worker)
     offered_float8.check_float8(request, worker)
+
+
+def has_worker(request: StudyRequest, live: Sequence[WorkerRow]) -> bool:
+    """Whether one of the live workers could execute a new study, or the study may wait for a worker."""
+    if request.cluster == "local":
+        # Workers of several kinds make the name ambiguous, which one more worker would not change.
+        return any(can_train_all(worker.offer, request) for worker in live)
+    return why_no_worker(request, live) is None
 
 
 def why_no_worker(request: StudyRequest, live: Sequence[WorkerRow]) -> str | None:

@@ -72,9 +72,9 @@ def is_approved(session: Session, recommendation_id: str) -> bool:
 
 def previous_recommendation(session: Session, row: TuningTargetRow) -> RecommendationRow | None:
     """Return the recommendation of a tuning target (model, workload, cluster) that was in force before the present
-    one."""
+    one. If its study was extended since then, return that study's newest one, as that is its answer now."""
     query = (
-        select(RecommendationRow)
+        select(RecommendationRow, DecisionRow.created_at)
         .join(DecisionRow, DecisionRow.recommendation_id == RecommendationRow.id)
         .where(
             DecisionRow.project_id == row.project_id,
@@ -86,4 +86,22 @@ def previous_recommendation(session: Session, row: TuningTargetRow) -> Recommend
         .order_by(DecisionRow.id.desc())
         .limit(1)
     )
-    return session.scalars(query).first()
+    previous = session.execute(query).first()
+    if previous is None:
+        return None
+    recommendation, decided_at = previous
+    return _newer_of_study(session, recommendation, decided_at) or recommendation
+
+
+def _newer_of_study(session: Session, recommendation: RecommendationRow, since: datetime) -> RecommendationRow | None:
+    """Return the newest recommendation of the same study and tuning target that was measured after a point in time, but
+    never came into force, because another study's was in force then."""
+    query = select(RecommendationRow).where(
+        RecommendationRow.study_id == recommendation.study_id,
+        RecommendationRow.project_id == recommendation.project_id,
+        RecommendationRow.target_key == recommendation.target_key,
+        RecommendationRow.state == RecommendationState.RETIRED,
+        RecommendationRow.created_at > since,
+    )
+    newest_first = query.order_by(RecommendationRow.created_at.desc(), RecommendationRow.id.desc())
+    return session.scalars(newest_first.limit(1)).first()

@@ -69,7 +69,8 @@ def retired_recommendations(session: Session, study_id: str) -> Sequence[Recomme
     query = select(RecommendationRow).where(
         RecommendationRow.study_id == study_id, RecommendationRow.state == RecommendationState.RETIRED
     )
-    return session.scalars(query).all()
+    # As they are stored now: the caller reads them again once it has locked their targets.
+    return session.scalars(query.execution_options(populate_existing=True)).all()
 
 
 def studies_without_recommendation(session: Session) -> Sequence[StudyRow]:

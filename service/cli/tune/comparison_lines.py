@@ -23,7 +23,7 @@ class ComparisonLines:
         """Write nothing about the pairs and runs that have ended already."""
         self._kept = {run.run_id for _, run in kept_runs.ended_runs(trials)}
         if study.result is not None:
-            # The comparison of that result has ended, so its newest block is complete, too.
+            # The comparison of that result has ended: while the study is extended, its newest block is an earlier one, too.
             study = study.model_copy(update={"state": StudyState.COMPLETE})
         self._pairs = {(study.final_comparison, block) for block in pair_lines.pair_lines(study, trials)}
 

@@ -3,6 +3,7 @@
 from typing import Annotated
 
 from fastapi import APIRouter, Form, Query, Request
+from sqlalchemy.orm import Session
 from starlette.responses import Response
 
 from shardtune.api_schemas.recommendations.best import DecisionRequest, UserDecision
@@ -14,16 +15,19 @@ from shardtune.api_schemas.trials.trial import TrialState
 from shardtune.db.listing import Page
 from shardtune.db.queries import overview
 from shardtune.db.queries.trial_points import TRIAL_SORTS, TrialFilter
+from shardtune.db.tables.studies import StudyRow
 from shardtune.service.access.actions import Action
 from shardtune.service.http.errors import NotFound, invalid
 from shardtune.service.pages.page_access import requires
 from shardtune.service.pages.rendering import CsrfChecked, render, see_other
 from shardtune.service.pages.views import best, recommendation, words
 from shardtune.service.pages.views import study as views
-from shardtune.service.process.context import ContextDep
+from shardtune.service.pages.views.study_sections.next_step import NextStep
+from shardtune.service.process.context import Context, ContextDep
 from shardtune.service.recommendations import decisions
-from shardtune.service.studies import actions, deletion, extension
+from shardtune.service.studies import actions, deletion, extension, placement
 from shardtune.service.studies import create_and_read as rules
+from shardtune.service.workers import registry
 
 router = APIRouter(prefix="/studies")
 
@@ -83,8 +87,7 @@ def show_study(
         shown = views.study_page(
             session, row, TrialFilter(states, backend or None, reason or None), selection, context.now()
         )
-        starts_runs = shown.next_step is not None and shown.next_step.starts_runs
-        lacks_worker = starts_runs and not extension.has_worker(context, session, row)
+        lacks_worker = shown.next_step is not None and _lacks_worker(context, session, row, shown.next_step)
     chosen = {"sort": sort, "order": order, "state": state, "backend": backend, "reason": reason, "page": page}
     return render(
         request,
@@ -95,6 +98,16 @@ def show_study(
         page_size=views.PAGE,
         trial_states=list(TrialState),
         origins=words.origins(shown.study),
+    )
+
+
+def _lacks_worker(context: Context, session: Session, row: StudyRow, step: NextStep) -> bool:
+    """Whether the next step's button starts runs, and no live worker can execute them."""
+    if step.continues_study:
+        return not extension.has_worker(context, session, row)
+    # A new study begins on whatever software its worker has now.
+    return step.repeats_study and not placement.has_worker(
+        row.spec, registry.live_workers(context, session, row.project_id)
     )
 
 

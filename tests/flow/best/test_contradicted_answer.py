@@ -87,6 +87,17 @@ def test_the_recommendation_of_another_study_comes_back(quick_client, worker, st
     assert best(quick_client)["recommendation_id"] == served["recommendation_id"]
 
 
+def test_a_contradicted_answer_does_not_come_back_after_the_one_that_replaced_it(quick_client, worker, study_id):
+    faster = create(quick_client, **STUDY | {"budget": {"max_trials": 6}})
+    worker.behave = lambda lease, task: only_ddp(lease, task, speed=2.0)
+    worker.work()
+    assert best(quick_client)["study_id"] == faster
+    extend(quick_client, study_id, worker, contradicting, "failed")
+    assert best(quick_client)["study_id"] == faster, "the answer of the other study is not contradicted"
+    quick_client.delete(f"/v1/studies/{faster}", params={"withdraw": True}).raise_for_status()
+    assert quick_client.get("/v1/best", params=ASK).status_code == 404
+
+
 def test_what_an_administrator_pinned_stays_and_its_history_says_why(quick_client, worker, study_id):
     served = best(quick_client)
     assert decide(quick_client, served["target_key"], "pin").status_code == 200

@@ -6,6 +6,7 @@ import pytest
 
 from shardtune.api_schemas.machines.conditions import Conditions, ProgramLoad
 from shardtune.api_schemas.trials.measurements import Measurement
+from tests.flow.helpers.retuning_lab import CHANGED
 from tests.support.service.page_reader import HTML, page, token
 from tests.support.service.scenarios import THREE_BACKENDS, answered_study, create, run_study, tune
 from tests.support.service.simulated_worker import SPEC, SimulatedWorker, measurement, on_quiet_machine, speed_of
@@ -92,6 +93,25 @@ def test_a_step_that_starts_runs_says_that_no_worker_is_live(quick_client, clock
     assert "shardtune worker --service http://127.0.0.1<" in text
     action, fields = sent(text)
     assert quick_client.post(action, data=fields, headers=HTML).status_code == 422
+
+
+def test_a_study_is_run_again_on_the_software_that_its_worker_has_now(quick_client, clock):
+    """The page said that no live worker could execute the runs, where the button starts them on changed software."""
+    worker = SimulatedWorker(quick_client).register()
+    study_id = create(quick_client)
+    worker.do(worker.lease())
+    worker.do(worker.lease())
+    quick_client.post(f"/v1/studies/{study_id}:cancel").raise_for_status()
+    SimulatedWorker(quick_client, fingerprint=CHANGED).register()
+    text = page(quick_client, f"/studies/{study_id}")
+    action, fields = sent(text)
+    assert action == f"/studies/{study_id}/rerun" and "No live worker" not in text
+    again = quick_client.post(action, data=fields, headers=HTML)
+    assert quick_client.get(f"/v1{again.url.path}").json()["state"] == "running"
+    quick_client.post(f"/v1{again.url.path}:cancel").raise_for_status()
+    clock.turn(3600)
+    text = page(quick_client, f"/studies/{study_id}")
+    assert "No live worker can execute these runs. First start one with the hardware of this study:" in text
 
 
 def test_a_study_that_is_run_again_keeps_a_longer_wait_for_quiet(quick_client):

@@ -64,6 +64,16 @@ def test_with_its_answer_withdrawn_the_previous_one_is_recommended(quick_client)
 
 
 @pytest.mark.answered
+def test_a_withdrawn_answer_that_was_replaced_before_does_not_come_back(quick_client):
+    first = answered_study(quick_client)
+    second = tune(quick_client, speed=1.2, seed=1)
+    delete(quick_client, first, withdraw=True).raise_for_status()
+    assert quick_client.get("/v1/best", params=ASK).json()["study_id"] == second
+    delete(quick_client, second, withdraw=True).raise_for_status()
+    assert quick_client.get("/v1/best", params=ASK).json()["code"] == "unknown_best"
+
+
+@pytest.mark.answered
 @pytest.mark.parametrize("decision", ["pin", "approve"])
 def test_an_administrator_s_answer_is_withdrawn_by_an_administrator_only(quick_client, decision):
     admin = bearer(make_key(quick_client, "admin"))

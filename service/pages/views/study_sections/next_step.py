@@ -47,9 +47,14 @@ class NextStep:
     service that `shardtune` asks by default."""
 
     @property
-    def starts_runs(self) -> bool:
-        """Whether the button starts runs, which a live worker must execute."""
-        return self.action.endswith(("/extend", "/rerun"))
+    def continues_study(self) -> bool:
+        """Whether the button continues the study, whose runs need the hardware and software of the earlier ones."""
+        return self.action.endswith("/extend")
+
+    @property
+    def repeats_study(self) -> bool:
+        """Whether the button starts a new study like this one, on the present hardware and software."""
+        return self.action.endswith("/rerun")
 
     def command_at(self, origin: str) -> str:
         """Return the command for the service at an address, as the browser knows it."""

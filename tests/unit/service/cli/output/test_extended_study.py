@@ -10,6 +10,7 @@ from shardtune.api_schemas.studies.study import Study
 from shardtune.api_schemas.studies.study_state import StudyPhase
 from shardtune.api_schemas.trials.resume_check import ResumeMeasurement
 from shardtune.api_schemas.trials.trial import Run, RunPurpose, Trial, TrialState
+from shardtune.service.cli.tune.comparison_lines import ComparisonLines
 from shardtune.service.cli.tune.live_table import LiveView
 from shardtune.service.cli.tune.progress_lines import LineView
 from tests.support.values.tuner_inputs import measured
@@ -71,6 +72,12 @@ def test_the_last_pair_of_an_ended_comparison_is_not_printed_as_a_new_one(
     lines = lines_after_the_first(comparing, before, after, make_view=make_view)
     printed = [line for line in lines if line.startswith("pair")]
     assert [line.partition(":")[0] for line in printed] == ["pair 3"]
+    # The live table has only these lines in common with the plain ones.
+    above_table: list[str] = []
+    lines = ComparisonLines(above_table.append)
+    lines.skip_earlier(comparing, before)
+    lines.write_pairs(comparing, after)
+    assert [line.partition(":")[0] for line in above_table] == ["pair 3"]
 
 
 @pytest.mark.parametrize("purpose", [RunPurpose.RESUME_CHECK, RunPurpose.SUSTAINED, RunPurpose.RECIPE, "whole steps"])

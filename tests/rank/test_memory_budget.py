@@ -17,10 +17,11 @@ from shardtune.api_schemas.trials.rank_reports import RankReport
 from shardtune.workers.blocks import memory_budget
 from shardtune.workers.blocks.prepare import prepare_blocks
 from shardtune.workers.rank.model import build
+from tests.rank.helpers.fork_server_process import HostProcess
 from tests.rank.helpers.loss_ranks import assert_same, compared
 from tests.support.long_run import IS_LONG as LONG
 from tests.support.long_run import telling
-from tests.support.ranks.tiny_tasks import BACKENDS, GPT2, LLAMA, tiny_task
+from tests.support.ranks.tiny_tasks import BACKENDS, GPT2, LLAMA, MIXTRAL, tiny_task
 
 STRATEGIES = {name: strategy for name, strategy in BACKENDS.items() if name != "zero-3"}
 STRATEGIES["fsdp1"] = STRATEGIES["fsdp1"] | {"use_orig_params": True}
@@ -121,6 +122,15 @@ def test_the_budget_holds_inside_the_compiler_and_nowhere_else(monkeypatch: pyte
     for module in (blocks[0], other, blocks[1]):
         module(torch.ones(1, 2)).sum().backward()
     assert sorted({*budgets}) == [0.5, 1.0] and budgets[0] == 0.5 and functorch_config.activation_memory_budget == 1.0
+
+
+@pytest.mark.ranks
+def test_a_rank_rejects_a_model_with_experts(host: HostProcess) -> None:
+    """The service knows the experts of some families only, before a worker has built the model."""
+    report = host.run(tiny_task(BACKENDS["ddp"], activation_memory_budget=0.5, **(SHARED | {"model": MIXTRAL})))[0]
+    assert report.failure is not None and report.failure.kind == "illegal", report
+    assert "activation_memory_budget (0.5) is not for this training: its blocks route" in report.failure.message
+    assert report.failure.message.endswith("use 1")
 
 
 def test_without_a_budget_the_backend_is_named_as_before() -> None:

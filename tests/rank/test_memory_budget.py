@@ -4,6 +4,7 @@ Without SHARDTUNE_TEST_LONG=1, blocks are divided by torch's partitioner and run
 """
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -57,6 +58,18 @@ class Scaled(nn.Module):
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         return inputs * self.scale
+
+
+class TwoLayers(nn.Module):
+    """Block with two layers of 1 MiB each, the size of DDP's first bucket."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = (nn.Linear(512, 512, bias=False) for _ in range(2))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.second(self.first(inputs))
+        return result
 
 
 @pytest.fixture(scope="module")
@@ -122,6 +135,27 @@ def test_the_budget_holds_inside_the_compiler_and_nowhere_else(monkeypatch: pyte
     for module in (blocks[0], other, blocks[1]):
         module(torch.ones(1, 2)).sum().backward()
     assert sorted({*budgets}) == [0.5, 1.0] and budgets[0] == 0.5 and functorch_config.activation_memory_budget == 1.0
+
+
+@pytest.mark.parametrize(("budget", "parts"), [(0.5, 1), (1.0, 2)])
+def test_ddp_does_not_divide_a_block_with_a_budget(monkeypatch: pytest.MonkeyPatch, budget: float, parts: int) -> None:
+    """By default Dynamo divides a block's graph by DDP's buckets, and each part would keep inputs of its own."""
+    graphs: list[Any] = []
+
+    def compile_graph(graph: Any, inputs: Any) -> Any:
+        graphs.append(graph)
+        return graph.forward
+
+    monkeypatch.setattr(torch._dynamo, "lookup_backend", lambda _name: compile_graph)
+    wrapper = SimpleNamespace(bucket_bytes_cap=25 << 20)
+    monkeypatch.setattr(nn.parallel.DistributedDataParallel, "_get_active_ddp_module", lambda: wrapper)
+    block = TwoLayers()
+    with torch._dynamo.config.patch(optimize_ddp=True):
+        torch._dynamo.reset()
+        compiler = memory_budget.compiler(budget, "named")
+        block.compile(backend=compile_graph if budget == 1 else compiler)
+        block(torch.ones(1, 512)).sum().backward()
+    assert len(graphs) == parts
 
 
 @pytest.mark.ranks

@@ -13,6 +13,7 @@ from shardtune.api_schemas.strategies.recipe_support import deepcompile_support,
 from shardtune.api_schemas.studies.budget import Budget
 from shardtune.api_schemas.studies.study_request import StudyRequest, StudySpec
 from shardtune.api_schemas.training.models import MOST_ELEMENTS, BlockSummary, ModelSpec, ModelSummary
+from shardtune.api_schemas.training.step_trace import TraceFailure
 from shardtune.api_schemas.training.workload import PRECISIONS, IndivisibleBatch, Precision
 from shardtune.service.http.errors import Invalid, invalid, invalid_from_value_error
 from shardtune.service.studies import model_checks
@@ -35,6 +36,8 @@ _ASSUMED_COUNT = 2**12 * 3**2 * 5 * 7
 """Number assumed for attention heads, experts and expert width if the model's config omits them, so that
 transformers' defaults apply.
 """
+_NOT_TRACED = TraceFailure(code="error", message="no worker has traced a step of it yet")
+"""Mark of the user's own code in the stand-in for a model summary, in which no step is traced."""
 # The space only asks whether there are 1, 2, 4 or 8 blocks to an FSDP unit; more of them change nothing.
 _MAX_BLOCKS = 64
 """Maximum number of blocks (layers) in the stand-in for a model summary, which serves to check a study before a
@@ -205,8 +208,8 @@ def _stand_in_summary(model: ModelSpec) -> ModelSummary:
             for index in range(min(layers, _MAX_BLOCKS))
         ),
         block_class="Block",
-        # Present, so that limits on parameters that only mixtures of experts have are not rejected here.
-        moe_class="Experts",
+        # A model without a name for its experts may still have some: the worker's summary says so.
+        moe_class="Experts" if _names_experts(model) else None,
         forward_flops_per_token=1.0,
         hidden_size=hidden,
         vocab_size=32_000,
@@ -222,6 +225,7 @@ def _stand_in_summary(model: ModelSpec) -> ModelSummary:
         experts=experts[0],
         expert_width=experts[1],
         expert_note=experts[2],
+        trace_failure=_NOT_TRACED if model.is_own else None,
     )
 
 
@@ -231,7 +235,12 @@ def _mlp_note(model: ModelSpec) -> str | None:
     """
     if model.is_own:
         return OWN_CODE
-    return EXPERTS if any(_positive_int(model.trained_config.get(name), 1) > 1 for name in _EXPERTS) else None
+    return EXPERTS if _names_experts(model) else None
+
+
+def _names_experts(model: ModelSpec) -> bool:
+    """Whether the model's config names several experts per layer."""
+    return not model.is_own and any(_positive_int(model.trained_config.get(name), 1) > 1 for name in _EXPERTS)
 
 
 def _tensor_limits(config: dict[str, JsonValue]) -> tuple[int | None, str | None]:

@@ -4,6 +4,7 @@ Without SHARDTUNE_TEST_LONG=1, blocks are divided by torch's partitioner and run
 """
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,10 +18,11 @@ from shardtune.api_schemas.trials.rank_reports import RankReport
 from shardtune.workers.blocks import memory_budget
 from shardtune.workers.blocks.prepare import prepare_blocks
 from shardtune.workers.rank.model import build
+from tests.rank.helpers.fork_server_process import HostProcess
 from tests.rank.helpers.loss_ranks import assert_same, compared
 from tests.support.long_run import IS_LONG as LONG
 from tests.support.long_run import telling
-from tests.support.ranks.tiny_tasks import BACKENDS, GPT2, LLAMA, tiny_task
+from tests.support.ranks.tiny_tasks import BACKENDS, GPT2, LLAMA, MIXTRAL, tiny_task
 
 STRATEGIES = {name: strategy for name, strategy in BACKENDS.items() if name != "zero-3"}
 STRATEGIES["fsdp1"] = STRATEGIES["fsdp1"] | {"use_orig_params": True}
@@ -56,6 +58,18 @@ class Scaled(nn.Module):
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         return inputs * self.scale
+
+
+class TwoLayers(nn.Module):
+    """Block with two layers of 1 MiB each, the size of DDP's first bucket."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = (nn.Linear(512, 512, bias=False) for _ in range(2))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.second(self.first(inputs))
+        return result
 
 
 @pytest.fixture(scope="module")
@@ -121,6 +135,36 @@ def test_the_budget_holds_inside_the_compiler_and_nowhere_else(monkeypatch: pyte
     for module in (blocks[0], other, blocks[1]):
         module(torch.ones(1, 2)).sum().backward()
     assert sorted({*budgets}) == [0.5, 1.0] and budgets[0] == 0.5 and functorch_config.activation_memory_budget == 1.0
+
+
+@pytest.mark.parametrize(("budget", "parts"), [(0.5, 1), (1.0, 2)])
+def test_ddp_does_not_divide_a_block_with_a_budget(monkeypatch: pytest.MonkeyPatch, budget: float, parts: int) -> None:
+    """By default Dynamo divides a block's graph by DDP's buckets, and each part would keep inputs of its own."""
+    graphs: list[Any] = []
+
+    def compile_graph(graph: Any, inputs: Any) -> Any:
+        graphs.append(graph)
+        return graph.forward
+
+    monkeypatch.setattr(torch._dynamo, "lookup_backend", lambda _name: compile_graph)
+    wrapper = SimpleNamespace(bucket_bytes_cap=25 << 20)
+    monkeypatch.setattr(nn.parallel.DistributedDataParallel, "_get_active_ddp_module", lambda: wrapper)
+    block = TwoLayers()
+    with torch._dynamo.config.patch(optimize_ddp=True):
+        torch._dynamo.reset()
+        compiler = memory_budget.compiler(budget, "named")
+        block.compile(backend=compile_graph if budget == 1 else compiler)
+        block(torch.ones(1, 512)).sum().backward()
+    assert len(graphs) == parts
+
+
+@pytest.mark.ranks
+def test_a_rank_rejects_a_model_with_experts(host: HostProcess) -> None:
+    """The service knows the experts of some families only, before a worker has built the model."""
+    report = host.run(tiny_task(BACKENDS["ddp"], activation_memory_budget=0.5, **(SHARED | {"model": MIXTRAL})))[0]
+    assert report.failure is not None and report.failure.kind == "illegal", report
+    assert "activation_memory_budget (0.5) is not for this training: its blocks route" in report.failure.message
+    assert report.failure.message.endswith("use 1")
 
 
 def test_without_a_budget_the_backend_is_named_as_before() -> None:

@@ -17,7 +17,8 @@ _TRL_KEYS |= {"dataset_text_field", "chat_template_path", "model_init_kwargs", "
 """Keys by which a file of TRL's SFTConfig or ModelConfig is told from one of TrainingArguments: any one is enough.
 `trl_version` is Shardtune's own: it stands beside the file."""
 _CHECKPOINTING = frozenset(["activation_checkpointing", "gradient_checkpointing"])
-_FUSED_LOSS = "fused_linear_cross_entropy"
+FUSED_LOSS = "fused_linear_cross_entropy"
+"""Key of `liger_kernel_config` that switches Liger's fused loss on or off."""
 WHOLE_LOGITS = (
     "measured with the logits of a whole micro batch, which take more memory: a baseline in Shardtune's words may have loss "
     "'chunked'"
@@ -76,7 +77,7 @@ def note_liger(top: Section, notes: list[str]) -> None:
     """Note that trials have none of Liger's kernels, if a file of the Trainer or of a fine-tuning tool switches them on.
     Liger's fused loss, which the file may switch off, never has all logits in memory."""
     config = top.values().get("liger_kernel_config")
-    is_fused = not isinstance(config, dict) or top.section("liger_kernel_config").flag(_FUSED_LOSS) is not False
+    is_fused = not isinstance(config, dict) or top.section("liger_kernel_config").flag(FUSED_LOSS) is not False
     rest = f"; {WHOLE_LOGITS}" if is_fused else ""
     for key in ("use_liger_kernel", "enable_liger_kernel"):
         if top.flag(key):

@@ -10,7 +10,7 @@ from shardtune.api_schemas.training.models import ModelSpec
 from shardtune.tuner.baseline import trainer_sections
 from shardtune.tuner.baseline.section import Section
 
-_TYPE, _VERSION, _LIGER = "loss_type", "trl_version", "use_liger_kernel"
+_TYPE, _VERSION, _LIGER, _LIGER_CONFIG = "loss_type", "trl_version", "use_liger_kernel", "liger_kernel_config"
 _CHUNKED, _CHUNKED_BY_DEFAULT, _TILED = (1, 4), (1, 7), (1, 15)
 """First releases of TRL that know `chunked_nll`, have it as default, and compute every loss in tiles of logits."""
 _CHUNK = 256
@@ -58,11 +58,8 @@ def read(top: Section, model: ModelSpec | None, notes: list[str]) -> tuple[Secti
     loss_type = _loss_type(top, release, has_liger=has_liger)
     keys = {_TYPE, _VERSION}
     if release.number >= _TILED and has_liger:
-        keys |= {_LIGER, "liger_kernel_config"}
-        notes.append(
-            f"{top.name(_LIGER)} (true) is not applied: trials have none of its kernels, which {release.name} has in the "
-            "layers alone"
-        )
+        keys |= {_LIGER, _LIGER_CONFIG}
+        notes.append(_liger_note(top, release))
     rest = top.with_values({key: value for key, value in values.items() if key not in keys})
     stated = "is absent" if top.get(_TYPE) is None else f"({top.word(_TYPE)})"
     said = f"{top.name(_TYPE)} {stated}: {release.name} computes"
@@ -76,6 +73,20 @@ def read(top: Section, model: ModelSpec | None, notes: list[str]) -> tuple[Secti
     if not has_liger:
         notes.append(f"{said} the logits of a whole micro batch; measured so")
     return rest, {}
+
+
+def _liger_note(top: Section, release: _Release) -> str:
+    """Note on Liger's kernels in the layers alone, without its fused loss, which TRL 1.15 and later reject."""
+    kernels = top.values().get(_LIGER_CONFIG)
+    if isinstance(kernels, dict) and top.section(_LIGER_CONFIG).flag(trainer_sections.FUSED_LOSS):
+        raise ValueError(
+            f"{top.name(_LIGER_CONFIG)}.{trainer_sections.FUSED_LOSS} (true) is rejected by {release.name}; drop it, or give "
+            "the trl_version that you train with"
+        )
+    return (
+        f"{top.name(_LIGER)} (true) is not applied: trials have none of its kernels, which {release.name} has in the "
+        "layers alone"
+    )
 
 
 def _check_method(top: Section, keys: frozenset[str]) -> None:
@@ -101,7 +112,7 @@ def _release(top: Section) -> _Release:
 
 
 def _number(version: str) -> tuple[int, int] | None:
-    parts = re.fullmatch(r"(\d{1,4})\.(\d{1,4})(\.[0-9a-z.+]{1,30})?", version)
+    parts = re.fullmatch(r"([0-9]{1,4})\.([0-9]{1,4})([.a-z+][0-9a-z.+]{0,30})?", version)
     return None if parts is None else (int(parts[1]), int(parts[2]))
 
 

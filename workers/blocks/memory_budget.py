@@ -13,10 +13,14 @@ def compiler(budget: float, backend: str) -> str | Callable[..., Any]:
 
     torch reads the budget from the settings of the process when it divides the graph of a block into forward and
     backward. That happens inside the backend, at the first call of the block. The budget is set there alone: other
-    compiled code of the process keeps its own, and nothing has to be restored afterwards.
+    compiled code of the process keeps its own, and nothing has to be restored afterwards. From then on, the process
+    compiles blocks under DDP whole.
     """
     if budget == 1:
         return backend
+    # Dynamo would divide a block's graph by DDP's buckets, the first of 1 MiB, and each part would have the budget
+    # beyond inputs of its own (torch 2.13, `DDPOptimizer`). It reads this setting outside of the backend.
+    torch._dynamo.config.optimize_ddp = False
     compile_graph = torch._dynamo.lookup_backend(backend)
 
     # Under the backend's own name Dynamo treats both alike (torch 2.13, `_is_registered_backend`).

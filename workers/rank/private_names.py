@@ -94,6 +94,7 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "activation_memory_budget": (
         "torch._functorch.config.activation_memory_budget",
         "torch._functorch.config.patch",
+        "torch._dynamo.config.optimize_ddp",
         "torch._dynamo.lookup_backend",
     ),
     "quantization": ("torch.nn.Module._save_to_state_dict",),

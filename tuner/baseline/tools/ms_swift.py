@@ -92,11 +92,12 @@ def _translate(fields: TrainerFields, ranks: int) -> None:
 def _check_loss_scale(fields: TrainerFields) -> None:
     """Reject a file that weighs tokens by their part of a conversation, and note a choice of the tokens that count, which
     becomes labels of -100 in ms-swift and changes no step of a trial."""
-    scale, is_binary = fields.values.pop("loss_scale", None), fields.values.pop("is_binary_loss_scale", None)
+    scale, switch = fields.values.pop("loss_scale", None), "is_binary_loss_scale"
+    is_binary = Section({switch: fields.values.pop(switch, None)}, "baseline").flag(switch)
     if scale is None:
         return
     weighs = not set(str(scale).split("+")) <= _CHOICES
-    if weighs and Section({"is_binary": is_binary}, "baseline").flag("is_binary") is not True:
+    if weighs and is_binary is not True:
         raise ValueError(
             f"baseline.loss_scale ({scale!r:.60}) weighs tokens, which no trial does; use {', '.join(sorted(_CHOICES))}, or "
             "drop it"

@@ -26,21 +26,25 @@ def script_lines(source: ExportSource) -> list[str]:
     return [
         "# Compiled blocks keep this part of their activations and recompute the rest. Do not put dropout back into them:",
         "# backward could draw it anew.",
-        _assignment(source),
+        *_assignments(source),
     ]
 
 
 def accelerate_notes(source: ExportSource) -> list[str]:
     """Notes on the budget for a user's own script under Accelerate; empty without one."""
-    return [f"{_assignment(source)}, before the first step; {_NO_DROPOUT}"] if is_used(source) else []
+    settings = "; ".join(_assignments(source))
+    return [f"{settings}, before the first step; {_NO_DROPOUT}"] if is_used(source) else []
 
 
 def lightning_notes(source: ExportSource) -> tuple[str, ...]:
     """Notes on the budget for Lightning, where the user's module has to set it; empty without one."""
     if not is_used(source):
         return ()
-    return (f"activation_memory_budget: in your module, before the first step: {_assignment(source)}; {_NO_DROPOUT}",)
+    settings = "; ".join(_assignments(source))
+    return (f"activation_memory_budget: in your module, before the first step: {settings}; {_NO_DROPOUT}",)
 
 
-def _assignment(source: ExportSource) -> str:
-    return f"{_MODULE}.activation_memory_budget = {source.config.activation_memory_budget}"
+def _assignments(source: ExportSource) -> list[str]:
+    """Settings of torch that give each block the budget. Under DDP blocks are compiled whole, as in a trial."""
+    lines = [f"{_MODULE}.activation_memory_budget = {source.config.activation_memory_budget}"]
+    return [*lines, "torch._dynamo.config.optimize_ddp = False"] if source.config.backend == "ddp" else lines

@@ -243,9 +243,11 @@ class Domains:
         """Reason why blocks of this model have no budget of activations; None if they can have one. The reason is
         worded as the end of a sentence."""
         summary, workload = self.model_summary, self.workload
-        if summary.step_trace is not None:
+        # Only the user's own code is traced, and scripts cannot be.
+        if summary.step_trace is not None or summary.trace_failure is not None:
             return memory_budget.OWN_CODE
-        if (summary.experts or 1) > 1:
+        # Not the number of experts, which is 1 where ranks cannot divide them.
+        if summary.moe_class is not None:
             return memory_budget.EXPERTS
         return memory_budget.why_not(workload.float8, workload.adapter)
 

@@ -8,8 +8,9 @@ from shardtune.api_schemas.strategies.fields import memory_budget, mlp_slices
 from shardtune.api_schemas.strategies.recipe_support import float8_support, fp16_support, lora_support
 from shardtune.api_schemas.training.adapters import quantization_of
 from shardtune.api_schemas.training.quantization import check_precision
+from shardtune.api_schemas.trials.leases import TrialTask
 from shardtune.workers.blocks.prepare import prepare_blocks, repeated_blocks
-from shardtune.workers.rank.model import float8
+from shardtune.workers.rank.model import float8, moe
 from shardtune.workers.rank.model.quantization import check as quantised
 from shardtune.workers.rank.strategies import base
 from shardtune.workers.rank.strategies.registry import TRAINERS
@@ -34,9 +35,7 @@ def make_trainer(model: nn.Module, setting: base.TrainingSetup) -> base.Trainer:
     mlp_slices.check_training(
         task.config.mlp_slices, task.config.backend, task.model, task.workload.float8, task.workload.adapter
     )
-    memory_budget.check_training(
-        task.config.activation_memory_budget, task.model, task.workload.float8, task.workload.adapter
-    )
+    _check_memory_budget(model, task)
     precision = task.workload.precision
     check_precision(precision.name, precision.autocast, quantization_of(task.workload.adapter))
     task.config.strategy.check_cluster(task.cluster, task.workload.precision, setting.accumulation)
@@ -48,3 +47,16 @@ def make_trainer(model: nn.Module, setting: base.TrainingSetup) -> base.Trainer:
     float8.require_converted(model, recipe, linear_layers)
     quantised.require_packed(blocks, task.workload.adapter)
     return trainer if inputs is None else OffloadingTrainer(trainer, inputs)
+
+
+def _check_memory_budget(model: nn.Module, task: TrialTask) -> None:
+    """Reject a budget of activations for a training with which it was not compared, or for blocks with experts: the
+    service knows the experts of some models only.
+
+    Raises:
+        ValueError: names the field, its value and the remedy.
+    """
+    budget = task.config.activation_memory_budget
+    memory_budget.check_training(budget, task.model, task.workload.float8, task.workload.adapter)
+    if budget < 1 and moe.expert_modules(model):
+        raise memory_budget.rejected(budget, memory_budget.EXPERTS)

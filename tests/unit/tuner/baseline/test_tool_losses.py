@@ -59,6 +59,8 @@ def test_a_loss_of_ms_swift_that_weighs_tokens_is_rejected(scale: str) -> None:
     ):
         read(SWIFT | {"loss_scale": scale})
     assert read(SWIFT | {"loss_scale": scale, "is_binary_loss_scale": True}).config is not None
+    with pytest.raises(ValueError, match=r"baseline.is_binary_loss_scale \('some'\) must be true or false"):
+        read(SWIFT | {"loss_scale": scale, "is_binary_loss_scale": "some"})
 
 
 @pytest.mark.parametrize("scale", ["default", "last_round", "all", "all+ignore_empty_think", "ignore_think_prefix"])

@@ -53,6 +53,7 @@ def note_of(own: dict[str, Any], key: str = "loss_type", model: ModelSpec | None
         ("1.16.0", {"loss_type": "nll"}, ("chunked", 1024)),
         ("1.16.0", {"loss_type": "chunked_nll"}, ("chunked", 1024)),
         ("1.16.0", {"use_liger_kernel": True}, ("chunked", 1024)),
+        ("1.15rc1", {}, ("chunked", 1024)),
         ("2.0", {}, ("chunked", 1024)),
     ],
 )
@@ -118,6 +119,11 @@ def test_ligers_kernels_are_named_as_the_release_has_them() -> None:
             {"loss_type": "chunked_nll", "trl_version": "1.9.2", "use_liger_kernel": True},
             r"'chunked_nll'\) is rejected beside use_liger_kernel by TRL 1.9.2",
         ),
+        (
+            {"use_liger_kernel": True, "liger_kernel_config": {"fused_linear_cross_entropy": True}},
+            r"liger_kernel_config.fused_linear_cross_entropy \(true\) is rejected by TRL 1.16 \(assumed.*; drop it",
+        ),
+        ({"trl_version": "1.\uff19"}, r"is no release of TRL"),
         ({"trl_version": "newest"}, r"trl_version \('newest'\) is no release of TRL; give one, such as"),
         ({"trl_version": 1.16}, r"trl_version \(1.16\) must be a string; put it in quotes"),
         ({"beta": 0.1}, r"baseline.beta \(0.1\) is no key of TRL's supervised fine-tuning but of a method"),

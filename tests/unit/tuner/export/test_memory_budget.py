@@ -14,6 +14,8 @@ from tests.support.values.tuner_inputs import gpus, llama
 
 FSDP2 = Fsdp2Config(dp_shard=2)
 SETTING = "torch._functorch.config.activation_memory_budget = 0.5"
+WHOLE_BLOCKS = "torch._dynamo.config.optimize_ddp = False"
+"""Setting without which torch divides the graphs of blocks by DDP's buckets."""
 
 
 def source_of(strategy: Strategy, budget: float = 0.5) -> ExportSource:
@@ -30,6 +32,7 @@ def test_the_script_sets_the_budget_before_it_compiles_the_blocks(strategy: Stra
     ast.parse(script)
     assert "import torch._functorch.config\n" in script and "BLOCKS = " in script
     assert script.index(SETTING) < script.index("    block.compile()")
+    assert (WHOLE_BLOCKS in script) == (strategy.kind == "ddp")
 
 
 def test_the_script_without_a_budget_has_none_of_it() -> None:
@@ -39,6 +42,9 @@ def test_the_script_without_a_budget_has_none_of_it() -> None:
 
 def test_accelerate_and_lightning_say_what_the_reader_must_do() -> None:
     assert f"{SETTING}, before the first step; the blocks must have no dropout" in accelerate.document(source_of(FSDP2))
+    both = f"{SETTING}; {WHOLE_BLOCKS}"
+    assert f"{both}, before the first step" in accelerate.document(source_of(DdpConfig()))
+    assert any(both in line for line in lightning.render(source_of(DdpConfig())).lossy)
     notes = lightning.render(source_of(FSDP2))
     assert any(SETTING in line and "in your module" in line for line in notes.lossy)
     assert notes.lossy_config.activation_memory_budget == 0.5

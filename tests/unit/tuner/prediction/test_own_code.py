@@ -165,8 +165,12 @@ def test_what_the_trace_does_not_say_is_an_error_that_says_so(changes: dict[str,
     [
         ({"mlp_slices": 4}, "mlp_slices (4) is not for this training: your own code computes the MLPs; use 1"),
         ({"loss": "chunked"}, "loss ('chunked') is not for this model: your own code computes the loss; use 'full'"),
+        (
+            {"compile": True, "activation_memory_budget": 0.5},
+            "activation_memory_budget (0.5) is not for this training: your own code may draw random numbers",
+        ),
     ],
-    ids=["slices", "loss"],
+    ids=["slices", "loss", "budget"],
 )
 def test_what_no_trial_of_own_code_can_have_is_rejected(changes: dict[str, object], words: str) -> None:
     config = TrialConfig.model_validate({"strategy": DdpConfig(), **changes})

@@ -8,18 +8,22 @@ from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig, sample_groups
 from shardtune.api_schemas.training.models import ModelSpec
 from shardtune.api_schemas.training.search_space import SpaceLimits
+from shardtune.api_schemas.training.step_trace import TraceFailure
 from shardtune.api_schemas.training.workload import PRECISIONS, Workload
 from shardtune.tuner.prediction.neighbours import neighbours
 from shardtune.tuner.search.space import Space, build
 from tests.support.values.tuner_inputs import cpu, gpus, llama
 
 WORKLOAD = Workload(sequence_length=64, global_batch=16)
+SCRIPT = TraceFailure(code="script", message="a script runs its steps itself")
 
 
-def space(backend: str = "ddp", cluster: Cluster | None = None, experts: int | None = None, **knobs: Any) -> Space:
-    summary = llama("llama-tiny").model_copy(update={"experts": experts})
+def space(
+    backend: str = "ddp", cluster: Cluster | None = None, summary: dict[str, Any] | None = None, **knobs: Any
+) -> Space:
+    known = llama("llama-tiny").model_copy(update=summary or {})
     limits = SpaceLimits(backends=(backend,), knobs=knobs)  # type: ignore[arg-type]
-    return build(WORKLOAD, cluster or gpus(1, 2), summary, limits)
+    return build(WORKLOAD, cluster or gpus(1, 2), known, limits)
 
 
 def budgets(searched: Space) -> set[tuple[float, bool, str]]:
@@ -78,10 +82,12 @@ def test_a_sampler_never_draws_an_illegal_one(backend: str) -> None:
         ({"compile": False}, "activation_memory_budget below 1 needs it"),
         ({"activation_checkpointing": "full"}, "activation_memory_budget below 1 needs it"),
         ({"cluster": cpu(2)}, "it needs compile"),
-        ({"experts": 8}, "its blocks route tokens to experts"),
+        ({"summary": {"moe_class": "MoE", "experts": 8}}, "its blocks route tokens to experts"),
+        ({"summary": {"moe_class": "MoE", "experts": 1}}, "its blocks route tokens to experts"),
+        ({"summary": {"trace_failure": SCRIPT}}, "your own code may draw random numbers"),
         ({"backend": "zero", "stage": 3}, "no ZeRO stage 3"),
     ],
-    ids=["eager", "checkpointed", "cpu", "experts", "zero-3"],
+    ids=["eager", "checkpointed", "cpu", "experts", "indivisible experts", "script", "zero-3"],
 )
 def test_limits_that_contradict_it_say_why(others: dict[str, Any], says: str) -> None:
     with pytest.raises(ValueError, match=rf"leaves nothing to search: .*{says}"):

@@ -129,7 +129,9 @@ def learn(runs: Iterable[ComparedRun]) -> Calibrations:
 
 
 def _learn_memory(runs: Sequence[ComparedRun], prior: MemoryCalibration) -> MemoryCalibration | None:
-    peaks = [run.peak_gib for run in runs if run.peak_gib is not None]
+    # With a budget of activations, the predicted peak is an upper bound: such runs would make the others' look too high.
+    whole = [run for run in runs if run.config.activation_memory_budget == 1]
+    peaks = [run.peak_gib for run in whole if run.peak_gib is not None]
     return fit_memory([predicted for predicted, _ in peaks], [used for _, used in peaks], prior) if peaks else None
 
 

@@ -7,6 +7,7 @@ import pytest
 from shardtune.api_schemas.strategies import Fsdp2Config, TrialConfig
 from shardtune.api_schemas.training.models import preset
 from shardtune.api_schemas.training.workload import Workload
+from shardtune.tuner.prediction import learning
 from shardtune.tuner.prediction.configs import from_configs
 from shardtune.tuner.prediction.evaluation import Evaluation, evaluate
 from shardtune.tuner.prediction.footprint.block_bytes import BlockBytes
@@ -58,3 +59,16 @@ def test_blocks_without_a_budget_are_predicted_alike_beside_those_with_one() -> 
     assert alone.step is not None and beside.step is not None
     assert np.array_equal(alone.memory.allocated, beside.memory.allocated[:1])
     assert np.array_equal(alone.step.total, beside.step.total[:1])
+
+
+def compared(config: TrialConfig, predicted: float, measured: float) -> learning.ComparedRun:
+    """Run whose peak in GiB is compared with its prediction, and whose time was not measured."""
+    return learning.ComparedRun("study", config, False, (predicted, measured), {}, 0.0)
+
+
+def test_trials_with_a_budget_teach_nothing_about_the_memory_of_others() -> None:
+    """Their predicted peak is an upper bound: a factor learnt from it let the gate accept what lacks memory."""
+    whole = [compared(COMPILED, 40.0, 44.0), compared(COMPILED, 50.0, 55.0)]
+    bounded = [compared(within(0.25), 40.0, 30.0), compared(within(0.5), 50.0, 38.0)]
+    assert learning.learn([*whole, *bounded]).memory == learning.learn(whole).memory != learning.learn(bounded).memory
+    assert learning.learn(bounded).memory is None

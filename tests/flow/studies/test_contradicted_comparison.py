@@ -90,13 +90,14 @@ def test_as_many_newer_pairs_of_the_same_configurations_win_and_name_what_was_co
 
 
 def test_the_contradicted_answer_does_not_come_back_in_place_of_the_one_that_contradicts_it(
-    quick_client, worker, confirmed
+    quick_client, worker, confirmed, clock
 ):
     before = confirmed["result"]
     worker.behave = lambda _lease, task: measurement(2 * speed_of(task.config))
     faster = create(quick_client, **THREE_BACKENDS, baseline=BASELINE, budget=confirmed["spec"]["budget"])
     worker.work()
     assert best(quick_client)["study_id"] == faster
+    clock.turn(5)
     after = extend(quick_client, worker, confirmed, NotFaster(before["best"]["trial_number"]))
     assert after["confirmed_before"] is not None and best(quick_client)["study_id"] == faster
     quick_client.delete(f"/v1/studies/{faster}", params={"withdraw": True}).raise_for_status()

@@ -14,7 +14,6 @@ PROGRAMS = tuple(form for form in get_args(ExportFormat) if form not in {"standa
 SIBLINGS: Mapping[str, Sequence[str]] = {"axolotl": TOOLS, "torchtitan": PROGRAMS}
 """Formats that a page names, all of them, if it names the first."""
 OTHER_SUBJECT = {
-    "docs/how-to/baseline.md": "files that a study reads",
     "docs/explanation/parallelism.md": "the only program with these axes",
 }
 """Pages about a part of the formats, with the subject."""

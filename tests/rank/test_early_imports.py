@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from shardtune.workers.launch import Launch
+
 FORK_SERVER = """
 import json, sys
 from shardtune.workers.rank.fork_server import early_imports, server
@@ -67,6 +69,23 @@ print(json.dumps({
 }))
 """
 
+PREPARES = """
+import os, time
+from pathlib import Path
+from shardtune.workers.rank.fork_server import early_imports, forking, server
+from shardtune.workers.rank.process import cpu_time
+def burn(_task):
+    begin = time.process_time()
+    while time.process_time() - begin < 1.0: pass
+def report(folder):
+    (folder / f"spent_{os.environ['LOCAL_RANK']}").write_text(str(cpu_time.spent_s()))
+    return 0
+early_imports.LATE_IMPORTS = ()
+early_imports.preload, forking.PROGRAMS = burn, {"trial": report}
+server.trial_dir.read_task, server.uses_cpu_adam = lambda folder: None, lambda task: False
+server.ForkServer(0, 1).run()
+"""
+
 
 def printed(code: str, *arguments: str) -> Any:
     """JSON value in the last line that the code prints in a process of its own."""
@@ -113,3 +132,18 @@ def test_libraries_are_found_once_they_are_used() -> None:
         "lora_looks_for_torchao": True,
         "transformers_has_torchao": True,
     }
+
+
+def test_the_first_rank_counts_the_fork_servers_preparation_as_its_own_work(tmp_path: Path) -> None:
+    """An import in the fork server must not look like another program that disturbs the run."""
+    launch = Launch.of(2)
+    order = {"launch": str(tmp_path), "as": launch.model_dump(mode="json")}
+    with subprocess.Popen([sys.executable, "-c", PREPARES], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:
+        assert server.stdin is not None and server.stdout is not None
+        server.stdin.write(json.dumps(order).encode() + b"\n")
+        server.stdin.flush()
+        events = [json.loads(server.stdout.readline()) for _ in range(4)]
+        server.stdin.close()
+    assert [event["event"] for event in events] == ["ready", "started", "exited", "exited"]
+    first_s, second_s = (float((tmp_path / f"spent_{rank}").read_text()) for rank in range(2))
+    assert 1.0 <= first_s - second_s < 3.0

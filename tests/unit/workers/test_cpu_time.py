@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 from shardtune.workers.rank.process import cpu_time
 
 BURN = "import time; begin = time.process_time()\nwhile time.process_time() - begin < 0.5: pass\n"
@@ -22,3 +24,9 @@ def test_ended_and_living_processes_below_a_rank_count_as_its_own() -> None:
         running.stdout.readline()
         assert cpu_time.spent_s() - after_s >= 0.45
         running.stdin.close()
+
+
+def test_what_the_fork_server_did_for_the_launch_counts_as_the_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    before_s = cpu_time.spent_s()
+    monkeypatch.setenv(cpu_time.PREPARATION_VARIABLE, "100.500")
+    assert 100.4 < cpu_time.spent_s() - before_s < 110.0

@@ -22,7 +22,7 @@ from shardtune.api_schemas.trials.leases import uses_cpu_adam
 from shardtune.workers.launch import Launch
 from shardtune.workers.rank import inventory, trial_dir
 from shardtune.workers.rank.fork_server import early_imports, forking
-from shardtune.workers.rank.process import cpu_adam, deadline, parent_death
+from shardtune.workers.rank.process import cpu_adam, cpu_time, deadline, parent_death
 
 _DEADLINE_POLL_S = 0.5
 
@@ -135,6 +135,7 @@ class ForkServer:
     def _launch(self, folder: str, launch: Launch) -> None:
         if not self._is_free(folder):
             return
+        before_s = cpu_time.own_s()
         if launch.program == "trial":
             try:
                 task = trial_dir.read_task(Path(folder))
@@ -145,18 +146,22 @@ class ForkServer:
             if uses_cpu_adam(task):
                 cpuinfo.get_cpu_info()
         self._folder = folder
-        self._fork_ranks(folder, launch)
+        self._fork_ranks(folder, launch, before_s)
 
-    def _fork_ranks(self, folder: str, launch: Launch) -> None:
+    def _fork_ranks(self, folder: str, launch: Launch, before_s: float) -> None:
+        """Fork the ranks of a launch. `before_s`: CPU seconds that this process had used before it prepared the launch."""
         (Path(folder) / "store").unlink(missing_ok=True)
         host = os.getpid()
         # Frozen objects are not touched by the children's collections, so that their pages stay shared.
         gc.collect()
         gc.freeze()
+        # The import of an architecture, or a look at the processor, takes seconds once and is no other program's load.
+        prepared = {cpu_time.PREPARATION_VARIABLE: f"{cpu_time.own_s() - before_s:.3f}"}
         for local_rank in range(launch.ranks):
             pid = os.fork()
             if pid == 0:
-                forking.become_rank(Path(folder), launch.program, launch.variables(local_rank), host)
+                variables = launch.variables(local_rank) | (prepared if local_rank == 0 else {})
+                forking.become_rank(Path(folder), launch.program, variables, host)
             forking.lead_group(pid)
             self._ranks[pid] = launch.first_rank + local_rank
         self._send({"event": "started", "dir": folder, "pids": list(self._ranks)})

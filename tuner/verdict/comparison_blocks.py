@@ -72,6 +72,16 @@ class Pair:
         return is_even(*self.loads)
 
 
+@dataclass(frozen=True)
+class Comparison:
+    """Undisturbed runs of several trials under the same conditions: those of one comparison block, or the search's."""
+
+    log_speeds: Mapping[int, float]
+    """Natural logarithm of each trial's speed, by trial number."""
+    spreads: tuple[float, ...]
+    """Spread of each run (`RunLoad.spread`); empty for the search's runs."""
+
+
 class ComparisonBlocks:
     """Comparison blocks of a final comparison, in order; each block has one run of every remaining trial."""
 
@@ -131,6 +141,21 @@ class ComparisonBlocks:
         pairs = self.pairs(challenger, baseline)
         return tuple(pair for pair in pairs if pair.is_even), tuple(pair for pair in pairs if not pair.is_even)
 
+    def undisturbed_comparisons(self, trials: Collection[int]) -> list[Comparison]:
+        """Comparisons in which all these trials ran and none was disturbed or throttled: the comparison blocks taken so
+        far whose runs all state their spread and, if there is one, the search."""
+        comparisons = [
+            Comparison(
+                {trial: math.log(runs[trial].tokens_per_s_per_gpu) for trial in trials},
+                tuple(runs[trial].load.spread or 0.0 for trial in trials),
+            )
+            for runs in self._taken.values()
+            if all(trial in runs and _is_quiet(runs[trial].load) for trial in trials)
+        ]
+        if comparisons and not self._disturbed_searches & set(trials):
+            comparisons.append(Comparison({trial: self._search[trial] for trial in trials}, ()))
+        return comparisons
+
     def is_far_behind(self, trial: int, other: int) -> bool:
         """Whether a trial is far slower than another trial, judged only by undisturbed validation runs made side by
         side."""
@@ -170,6 +195,10 @@ def _pair(runs: Mapping[int, ValidationRun], challenger: int, baseline: int) -> 
     order, first, second = list(runs), runs[challenger], runs[baseline]
     ratio = math.log(first.tokens_per_s_per_gpu) - math.log(second.tokens_per_s_per_gpu)
     return Pair(ratio, (first.load, second.load), order.index(challenger) < order.index(baseline))
+
+
+def _is_quiet(load: RunLoad) -> bool:
+    return load.spread is not None and not load.is_disturbed and not load.is_throttled
 
 
 def _undisturbed_speed(log_speeds: Sequence[float]) -> float:

@@ -2,7 +2,8 @@
 
 - Without a user's baseline, the documented defaults run against each other, and the fastest becomes the baseline.
 - The fastest trials of the search run in comparison blocks, each with one validation run of the baseline and of every
-  remaining candidate, and the slower ones are eliminated. The search counts as one more block.
+  remaining candidate, and the slower ones are eliminated. The search counts as one more block. On a quiet machine
+  `tuner.verdict.quiet_screening` eliminates those that cannot be much faster than the leader after each block.
 - The last candidate runs in pairs with the baseline until `tuner.verdict.paired_test` decides. These pairs alone can
   confirm a gain: they had no part in any choice, so one comparison needs protection, however many candidates there
   were. Runs beside the baseline's that show a candidate far behind end the comparison earlier.
@@ -21,7 +22,7 @@ from functools import partial
 
 from shardtune.api_schemas.studies.final_comparison import Finalists
 from shardtune.api_schemas.studies.study_result import Speedup, Verdict
-from shardtune.tuner.verdict import paired_test, quiet_test, too_busy, undecided
+from shardtune.tuner.verdict import paired_test, quiet_screening, quiet_test, too_busy, undecided
 from shardtune.tuner.verdict.comparison_blocks import NEAR_FRACTION, ComparisonBlocks, NextRun, Pair, ValidationRun
 from shardtune.tuner.verdict.paired_test import Decision
 
@@ -250,6 +251,9 @@ def _screen(field: Finalists, baseline: int, blocks: ComparisonBlocks) -> int | 
             block = blocks.take((baseline, *alive))
             if isinstance(block, NextRun):
                 return block
+            alive = quiet_screening.still_open(alive, baseline, blocks)
+            if len(alive) <= kept_count:
+                break
         alive = _near_baseline(_fastest(alive, blocks, kept_count), baseline, blocks)
     return alive[0]
 

@@ -6,6 +6,9 @@ BIN := .venv/bin
 unexport PYTHONDONTWRITEBYTECODE
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 
+# DeepSpeed's operators for this checkout's libraries, built once for all commands here.
+EXTENSIONS := $(CURDIR)/.venv/torch-extensions
+
 PYTHONS_LIBRARIES = import site; print(site.getsitepackages()[0])
 
 .PHONY: setup tune test test-gpu test-cuda-wheel test-versions test-consumers durations coverage screenshots pictures soak fuzz upgrade test-long release check check-style check-types check-imports check-safety check-deploy check-docs docs locks format clean
@@ -20,9 +23,12 @@ setup: .venv/.ready
 	# Without it DeepSpeed's setup.py (0.19.8) fails where it sees a GPU and no CUDA toolkit, although it compiles nothing.
 	DS_IGNORE_CUDA_DETECTION=1 $(PIP) --no-build-isolation -e '.[service,worker,ray,mcp]' --group dev --group docs
 	$(BIN)/python -m tests.tools.write_bytecode
+	# A minute of C++, which the first trial with an offloaded optimizer would wait for. Without a compiler such trials fail.
+	TORCH_EXTENSIONS_DIR=$(EXTENSIONS) $(BIN)/python -m shardtune.workers.rank.process.cpu_adam || true
 	touch $@
 
 # On GPUs a model of real size, else a tiny one on CPU ranks; its first line says which and why.
+tune: export TORCH_EXTENSIONS_DIR = $(EXTENSIONS)
 tune: setup
 	$(BIN)/shardtune tune "$$($(BIN)/python examples/study_for_this_machine.py)"
 
@@ -30,7 +36,7 @@ tune: setup
 # Beside each other, tests would also import what one that was killed in the build did not finish.
 # Three modules at a time, the slowest and the quickest first (tests/tools/module_order.py); torch in the tests' own
 # processes leaves the cores to the ranks.
-test: export TORCH_EXTENSIONS_DIR = $(CURDIR)/.venv/torch-extensions
+test: export TORCH_EXTENSIONS_DIR = $(EXTENSIONS)
 test: setup
 	./tests/setup-machine.sh
 	$(BIN)/python -m shardtune.workers.rank.process.cpu_adam
@@ -71,7 +77,7 @@ test-consumers: .venv-consumers/.ready $(FINETUNING_TOOLS:%=.venv-tools/%/.ready
 	touch $@
 
 # One verdict on a GPU host, in ten minutes at most: gpu-report/report.md. Ends with 2, at once, where there is no CUDA device.
-test-gpu: export TORCH_EXTENSIONS_DIR = $(CURDIR)/.venv/torch-extensions
+test-gpu: export TORCH_EXTENSIONS_DIR = $(EXTENSIONS)
 test-gpu: setup
 	$(BIN)/python -m benchmarks.gpu_report
 
@@ -101,7 +107,7 @@ durations:
 
 # Lines of the product that tests execute, subprocesses included: a measurement, no gate. `make coverage COVERED=tests` runs all tests.
 COVERED ?= tests/unit tests/flow
-coverage: export TORCH_EXTENSIONS_DIR = $(CURDIR)/.venv/torch-extensions
+coverage: export TORCH_EXTENSIONS_DIR = $(EXTENSIONS)
 coverage: setup
 	./tests/setup-machine.sh
 	$(BIN)/python -m shardtune.workers.rank.process.cpu_adam
@@ -140,7 +146,7 @@ upgrade: setup
 	./tests/setup-machine.sh
 	$(BIN)/python -m benchmarks.service.upgrade --minutes 5
 
-test-long: export TORCH_EXTENSIONS_DIR = $(CURDIR)/.venv/torch-extensions
+test-long: export TORCH_EXTENSIONS_DIR = $(EXTENSIONS)
 test-long: soak .venv/.ready-deploy .venv-consumers/.ready $(FINETUNING_TOOLS:%=.venv-tools/%/.ready)
 	$(BIN)/python -m shardtune.workers.rank.process.cpu_adam
 	$(BIN)/python -m tests.tools.build_operators

@@ -5,10 +5,11 @@ which candidates cannot be much faster than the leader, and choosing among candi
 run. So after each block a candidate is eliminated once the upper limit of its advantage over the leader is less than a
 worthwhile gain.
 
-The limit is that of an analysis of variance with a speed for each trial and a level for each comparison (R. A. Fisher,
-The Design of Experiments, 1935, chapter IV: randomised blocks), on log speeds. It assumes alike noise, so only undisturbed
-comparisons count, of runs that state how far their own windows lie apart. The pairs afterwards have no part in the
-choice, so an error here costs a gain of more than 2 % at most now and then; it confirms no gain that does not exist.
+The limit is that of an analysis of variance with a speed for each trial and a level for each comparison (Fisher, The
+Design of Experiments, 1935, chapter IV: randomised blocks), on log speeds, and holds beside the best of the others (Hsu,
+Annals of Statistics 12, 1984). It assumes alike noise, so only undisturbed comparisons count, of runs that state how
+far their own windows lie apart. The pairs afterwards have no part in the choice, so an error here costs a gain of more
+than 2 % now and then, but confirms no gain that does not exist.
 docs/decisions/0015-quiet-screening.md has the alternatives.
 """
 
@@ -21,10 +22,11 @@ from shardtune.tuner.verdict.comparison_blocks import Comparison, ComparisonBloc
 from shardtune.tuner.verdict.paired_test import WORTHWHILE
 
 ERROR = 0.05
-"""Probability that a candidate is eliminated at one look although it is faster than the leader by a worthwhile gain."""
-_QUANTILES = (6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.895, 1.860, 1.833, 1.812)
-"""Quantiles of Student's t that are exceeded with a probability of `ERROR`, from 1 to 10 degrees of freedom. With more
-degrees of freedom the last one is used, which is too large."""
+"""Probability that a candidate is eliminated at one look although it is faster than all others by a worthwhile gain."""
+_QUANTILE = 3.19
+"""Quantile of Student's t for the upper limit. The leader is the fastest of all others, so each of k candidates is
+compared with k - 1 (Bonferroni): `ERROR` / (k - 1) at k degrees of freedom, which two comparisons give, is exceeded at
+2.92 to 3.19 for 2 to 20 candidates. More comparisons would allow less."""
 _FEWEST_COMPARISONS = 2
 """Minimum number of comparisons, the search's included: a single one does not show how closely runs repeat."""
 
@@ -44,8 +46,7 @@ def still_open(candidates: tuple[int, ...], baseline: int, blocks: ComparisonBlo
         return candidates
     means = {trial: fmean(comparison.log_speeds[trial] for comparison in comparisons) for trial in trials}
     leader = max(candidates, key=lambda trial: means[trial])
-    freedom = (len(trials) - 1) * (len(comparisons) - 1)
-    limit = _QUANTILES[min(freedom, len(_QUANTILES)) - 1] * _standard_error(trials, comparisons)
+    limit = _QUANTILE * _standard_error(trials, comparisons)
     return tuple(
         trial
         for trial in candidates

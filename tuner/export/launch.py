@@ -27,6 +27,10 @@ def with_fallback(script: str, interpreter: str, module: str = "torch") -> str:
     return script.replace(_INTERPRETER, _INTERPRETER + fallback, 1)
 
 
+_ACCELERATE_USAGE = """
+#   ./launch.sh accelerate SCRIPT [ARGS...]  your own script that uses accelerate.Accelerator, under accelerate launch"""
+
+
 def script(source: ExportSource) -> str:
     """Text of the exported launch script `launch.sh`."""
     multi_node = source.cluster.nodes > 1
@@ -37,6 +41,7 @@ def script(source: ExportSource) -> str:
         machines=remark(source.machines),
         multi_node="\n# Run it on every node, with MASTER_ADDR the first node's address." if multi_node else "",
         environment="\n".join(_environment_lines(source)),
+        accelerate_usage="" if _ignored_by_accelerate(source) else _ACCELERATE_USAGE,
         accelerate=indent(_accelerate_lines(source), 4),
         torchrun=torchrun_options(source),
     )
@@ -76,14 +81,21 @@ def _environment_lines(source: ExportSource) -> list[str]:
     return [*lines, *environment.shell_lines(source)]
 
 
+def _ignored_by_accelerate(source: ExportSource) -> str | None:
+    """Part of the configuration that `accelerate launch` ignores on CPU ranks; None if it ignores nothing here."""
+    if not source.on_cpu:
+        return None
+    return BACKENDS[source.config.backend].accelerate(source, source.config.strategy).ignored_on_cpu
+
+
 def _accelerate_lines(source: ExportSource) -> list[str]:
-    parts = BACKENDS[source.config.backend].accelerate(source, source.config.strategy)
-    if source.on_cpu and parts.ignored_on_cpu is not None:
+    ignored = _ignored_by_accelerate(source)
+    if ignored is not None:
         message = (
-            f"accelerate ignores {parts.ignored_on_cpu} on CPU ranks and would train whole replicas; "
-            "run ./launch.sh without it"
+            f"accelerate ignores {ignored} on CPU ranks and would train whole replicas; run ./launch.sh without it"
         )
         return [f"echo {shlex.quote(message)} >&2", "exit 2"]
+    parts = BACKENDS[source.config.backend].accelerate(source, source.config.strategy)
     lines = []
     command = '"$python" -m accelerate.commands.launch --config_file "$here/accelerate.yaml"'
     if source.on_cpu:

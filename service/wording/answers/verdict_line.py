@@ -44,11 +44,15 @@ def _without_interval(result: StudyResult) -> str:
 
 
 def _too_busy(result: StudyResult) -> str:
-    is_kept = result.best == result.baseline
-    kept = "keep the baseline" if is_kept else "for now, the candidate is recommended, as it was faster in the pairs"
-    state = f"too busy: {TOO_BUSY_STATE}; {kept}"
-    if result.speedup is None:
-        return state
-    low, high = result.speedup.ci95
-    seen = f"so far {result.speedup.value:.2f}x the baseline's speed, 95 % interval {low:.2f}x to {high:.2f}x"
-    return f"{state} ({seen})"
+    state = f"too busy: {TOO_BUSY_STATE}; "
+    gain = None
+    if result.speedup is not None:
+        low, high = result.speedup.ci95
+        gain = f"{result.speedup.value:.2f}x", f"95 % interval {low:.2f}x to {high:.2f}x"
+    if result.best == result.baseline:
+        seen = "" if gain is None else f" (so far {gain[0]} the baseline's speed, {gain[1]})"
+        return f"{state}keep the baseline{seen}"
+    # With --json no other line of the terminal names the recommended configuration.
+    candidate = f"trial {result.best.trial_number} ({result.best.description})"
+    seen = "it was faster in the pairs" if gain is None else f"it was {gain[0]} as fast as the baseline ({gain[1]})"
+    return f"{state}for now, {candidate} is recommended: beside other programs {seen}"

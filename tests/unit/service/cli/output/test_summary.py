@@ -141,8 +141,9 @@ def test_a_busy_machine_leaves_the_same_state_with_and_without_a_baseline_of_the
     busy = {"verdict": Verdict.TOO_BUSY}
     kept, faster = UNBEATEN.model_copy(update=busy), CONFIRMED.model_copy(update=busy)
     assert summary.as_text(study(), kept).startswith(f"verdict     {state}keep the baseline (so far 1.01x")
-    now = "for now, the candidate is recommended, as it was faster in the pairs"
-    assert summary.as_text(study(), faster).startswith(f"verdict     {state}{now} (so far 1.31x")
+    best = f"trial {faster.best.trial_number} ({faster.best.description})"
+    now = f"for now, {best} is recommended: beside other programs it was 1.31x as fast as the baseline (95 % interval "
+    assert summary.as_text(study(), faster).startswith(f"verdict     {state}{now}")
 
 
 def test_the_summary_begins_with_the_verdict_and_names_speeds_before_it_says_how_they_were_measured() -> None:

@@ -73,7 +73,7 @@ class Pair:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class UndisturbedComparison:
     """Undisturbed runs of several trials under the same conditions: those of one comparison block, or the search's."""
 
     log_speeds: Mapping[int, float]
@@ -141,11 +141,11 @@ class ComparisonBlocks:
         pairs = self.pairs(challenger, baseline)
         return tuple(pair for pair in pairs if pair.is_even), tuple(pair for pair in pairs if not pair.is_even)
 
-    def undisturbed_comparisons(self, trials: Collection[int]) -> list[Comparison]:
+    def undisturbed_comparisons(self, trials: Collection[int]) -> list[UndisturbedComparison]:
         """Comparisons in which all these trials ran and none was disturbed or throttled: the comparison blocks taken so
         far whose runs all state their spread and, if there is one, the search."""
         comparisons = [
-            Comparison(
+            UndisturbedComparison(
                 {trial: math.log(runs[trial].tokens_per_s_per_gpu) for trial in trials},
                 tuple(runs[trial].load.spread or 0.0 for trial in trials),
             )
@@ -153,7 +153,7 @@ class ComparisonBlocks:
             if all(trial in runs and _is_quiet(runs[trial].load) for trial in trials)
         ]
         if comparisons and not self._disturbed_searches & set(trials):
-            comparisons.append(Comparison({trial: self._search[trial] for trial in trials}, ()))
+            comparisons.append(UndisturbedComparison({trial: self._search[trial] for trial in trials}, ()))
         return comparisons
 
     def is_far_behind(self, trial: int, other: int) -> bool:

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from itertools import product
 from statistics import fmean
 
-from shardtune.tuner.verdict.comparison_blocks import Comparison, ComparisonBlocks
+from shardtune.tuner.verdict.comparison_blocks import ComparisonBlocks, UndisturbedComparison
 from shardtune.tuner.verdict.paired_test import WORTHWHILE
 
 ERROR = 0.05
@@ -54,7 +54,7 @@ def still_open(candidates: tuple[int, ...], baseline: int, blocks: ComparisonBlo
     )
 
 
-def _standard_error(trials: Sequence[int], comparisons: Sequence[Comparison]) -> float:
+def _standard_error(trials: Sequence[int], comparisons: Sequence[UndisturbedComparison]) -> float:
     """Standard error of the difference between two trials' mean log speeds."""
     speeds = [comparison.log_speeds for comparison in comparisons]
     of_trial = {trial: fmean(column[trial] for column in speeds) for trial in trials}

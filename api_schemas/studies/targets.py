@@ -21,6 +21,8 @@ MOST_RUNGS = 4
 used, because they are nearest to the target in size."""
 NOT_PROJECTED = "nothing is projected to the target: "
 """First words of the note in which a result says why nothing was projected to the target."""
+UnseenAspect = Literal["layout", "nodes", "uplinks", "communication"]
+"""Property of a target that no measurement covers, so that the band of a projection is wider."""
 _TEXT = r"^\s*([0-9]{1,9})(?:x([0-9]{1,9}))?(?:x([A-Za-z0-9][A-Za-z0-9 ._-]{0,99}))?\s*$"
 
 
@@ -186,10 +188,11 @@ class ProjectedConfig(Schema):
     may be scaled to the target in several ways. null in answers of older releases."""
     rank_measured: int
     """Rank of the trial among all measured trials by its measured speed; 1 is the fastest."""
-    unseen: tuple[Literal["layout", "nodes", "communication"], ...]
+    unseen: tuple[UnseenAspect, ...]
     """Properties of the target that the study's cluster could not measure; each widens the band of the speed. `layout`:
-    parallel groups are of another kind. `nodes`: there is a network between nodes. `communication`: gradients are
-    exchanged, which the trial, without data-parallel ranks, did not do."""
+    parallel groups are of another kind. `nodes`: there is a network between nodes. `uplinks`: traffic crosses
+    oversubscribed leaf switches. `communication`: gradients are exchanged, which the trial, without data-parallel ranks,
+    did not do."""
     curve: tuple[CurvePoint, ...] = ()
     """Speeds of the configuration on several numbers of nodes, from the study's cluster up to the target. The global
     batch grows with the nodes, so that each rank has as much work as on the study's cluster (weak scaling)."""

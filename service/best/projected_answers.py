@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from sqlalchemy.orm import Session
 
+from shardtune.api_schemas.formatting import counted
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.recommendations.best import Answer, BestConfig, Confidence, ConfidenceLevel
 from shardtune.api_schemas.recommendations.tuning_targets import TuningTarget
@@ -55,12 +56,26 @@ def _is_projected_to(answer: Answer, projection: StudyProjection, case: TuningTa
     workload = answer.workload.model_copy(update={"global_batch": projection.global_batch})
     # The clusters may differ in what a short name leaves open, such as the host's memory.
     projected = TuningTarget(answer.model, workload, projection.cluster).canonical()
-    return projected["workload"] == case.canonical()["workload"] and _is_same_shape(projection.cluster, case.cluster)
+    if projected["workload"] != case.canonical()["workload"]:
+        return False
+    return _is_same_shape(projection.cluster, case.cluster) and _may_have_leaves_of(case.cluster, projection.cluster)
 
 
 def _is_same_shape(first: Cluster, second: Cluster) -> bool:
     sizes = [(cluster.device, cluster.nodes, cluster.gpus_per_node) for cluster in (first, second)]
     return sizes[0] == sizes[1] and _kind(first) == _kind(second)
+
+
+def _may_have_leaves_of(requested: Cluster, projected: Cluster) -> bool:
+    """Whether the leaf switches of a projection's cluster are those of the requested one. A request that states none, as
+    the short name of a cluster does, leaves them open; the recommendation then names the projection's."""
+    return requested.nodes_per_leaf is None or _limiting_leaves(requested) == _limiting_leaves(projected)
+
+
+def _limiting_leaves(cluster: Cluster) -> tuple[int, float] | None:
+    """Nodes below a leaf switch and its oversubscription; None if the uplinks limit nothing."""
+    nodes, oversubscription = cluster.nodes_per_leaf, cluster.oversubscription or 1.0
+    return None if nodes is None or nodes >= cluster.nodes or oversubscription <= 1.0 else (nodes, oversubscription)
 
 
 def _kind(cluster: Cluster) -> str:
@@ -96,7 +111,7 @@ def as_projected(measured: BestConfig, projection: StudyProjection) -> BestConfi
     elif projection.projected > 1:
         chance = f"{projection.best.chance_of_best:.0%}"
         reason = f"{reason}; the chance that it is the fastest of the measured ones there is {chance}"
-    reasons = (reason, *_rehearsal_reasons(projection), *measured.confidence.reasons)
+    reasons = (reason, *_leaf_reasons(projection.cluster), *_rehearsal_reasons(projection), *measured.confidence.reasons)
     workload = measured.workload.model_copy(update={"global_batch": projection.global_batch})
     return measured.model_copy(
         update={
@@ -112,6 +127,14 @@ def as_projected(measured: BestConfig, projection: StudyProjection) -> BestConfi
             "cluster": projection.cluster,
         }
     )
+
+
+def _leaf_reasons(projected: Cluster) -> tuple[str, ...]:
+    leaves = _limiting_leaves(projected)
+    if leaves is None:
+        return ()
+    nodes, oversubscription = counted(leaves[0], "node"), leaves[1]
+    return (f"projected for leaf switches of {nodes} each, {oversubscription:g}:1 oversubscribed, as stated",)
 
 
 def _rehearsal_reasons(projection: StudyProjection) -> tuple[str, ...]:

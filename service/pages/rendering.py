@@ -15,6 +15,7 @@ from starlette.responses import HTMLResponse, Response
 from shardtune.api_schemas.strategies import Checkpointing
 from shardtune.db.clock import utc_now
 from shardtune.service.pages import assets, cookies, figures
+from shardtune.service.pages.shell_commands import ServiceCommands
 from shardtune.service.process.principal import LOCAL
 from shardtune.service.wording import diagnosis_words, disambiguate
 from shardtune.service.wording.answers import step_limits
@@ -51,7 +52,7 @@ def render(request: Request, template: str, status: int = 200, **values: Any) ->
         "theme": theme if theme in ("light", "dark") else "",
         "key_name": _key_name(request),
         "now": _now(request),
-        "origin": str(request.base_url).rstrip("/"),
+        "commands": _commands(request),
         **values,
     }
     response = HTMLResponse(_TEMPLATES.get_template(template).render(context), status, headers=_HEADERS)
@@ -90,6 +91,11 @@ def _key_name(request: Request) -> str:
     """Return the name of the API key with which the user logged in; empty without a login."""
     principal = getattr(request.state, "principal", LOCAL)
     return principal.name if principal.key_id else ""
+
+
+def _commands(request: Request) -> ServiceCommands:
+    # A page is rendered for a logged-in key, or for anybody on this machine while the service needs no key.
+    return ServiceCommands(str(request.base_url).rstrip("/"), requires_key=bool(_key_name(request)))
 
 
 def _now(request: Request) -> datetime:

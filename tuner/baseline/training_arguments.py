@@ -119,6 +119,7 @@ def read(
     _check_names(top)
     top, loss = trl_loss.read(trainer_sections.with_trl_default(top, notes), model, notes)
     trl_packing.check(top, workload, notes)
+    trl_packing.note_length(top, workload, notes)
     trl_adapter.check(top, workload, notes)
     precision = workload.precision
     remedy = "bf16-mixed" if is_sharded(top) else precisions.ddp_name(workload.adapter)

@@ -1,4 +1,4 @@
-"""Compare what a file of TRL's SFTConfig says of packing with the workload's samples (TRL 1.16)."""
+"""Compare what a file of TRL's SFTConfig says of packing and of the longest sample with the workload's samples (TRL 1.16)."""
 
 from shardtune.api_schemas.training.workload import Workload
 from shardtune.tuner.baseline.section import Section
@@ -36,3 +36,15 @@ def check(top: Section, workload: Workload, notes: list[str]) -> None:
         raise ValueError(
             f"{top.name('packing_strategy')} ({strategy!r}) cuts samples and lets them see each other, as no trial does; use bfd"
         )
+
+
+def note_length(top: Section, workload: Workload, notes: list[str]) -> None:
+    """Note a longest sample in a TRL file that is another one than in the workload's trials. A file without
+    `max_length` (`max_seq_length` in older releases) is accepted, since it may be for transformers' Trainer."""
+    for key in ("max_length", "max_seq_length"):
+        length = top.integer(key)
+        if length is not None and length != workload.sequence_length:
+            notes.append(
+                f"{top.name(key)} ({length}) is not applied: measured with the workload's sequence_length "
+                f"{workload.sequence_length}"
+            )

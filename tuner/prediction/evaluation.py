@@ -23,6 +23,7 @@ from shardtune.tuner.prediction.rates import (
     Rates,
     cluster_network,
     rates_of,
+    ring_share,
     with_uplinks,
 )
 from shardtune.tuner.prediction.throughput import StepTable, step_times
@@ -41,10 +42,13 @@ class MachineRates:
 
 @lru_cache(maxsize=256)
 def machine(
-    cluster: Cluster, precision_is_fp32: bool = False, measured: MeasuredHardware | None = None
+    cluster: Cluster,
+    precision_is_fp32: bool = False,
+    measured: MeasuredHardware | None = None,
+    measured_on: Cluster | None = None,
 ) -> MachineRates:
     """Rates of a cluster: measured rates where there are any, otherwise the catalogue's with the figures that the
-    cluster states.
+    cluster states. `measured_on`: cluster on which the rates were measured; None if it is this one.
 
     Raises:
         ValueError: a GPU that the catalogue does not have, and no measurement.
@@ -53,7 +57,7 @@ def machine(
         rates: Rates | None = measured_rates(measured, cluster.device, precision_is_fp32)
         network = measured_network(measured, cluster, fallback_network(cluster))
         measured_nodes = max((collective.nodes for collective in measured.collectives), default=1)
-        network = with_uplinks(network, cluster, measured_nodes)
+        network = with_uplinks(network, cluster, ring_share(measured_on or cluster, measured_nodes))
         return MachineRates(rates, network, _known_peak(cluster))
     if cluster.device == "cpu":
         network = replace(CPU_NETWORK, gpus_per_node=cluster.gpus_per_node)
@@ -144,8 +148,11 @@ def evaluate(
     speed_calibration: SpeedCalibration = UNCALIBRATED,
     unknown_speed: bool = False,
     measured: MeasuredHardware | None = None,
+    measured_on: Cluster | None = None,
 ) -> Evaluation:
     """Predict memory and speed of many candidate configurations.
+
+    `measured_on`: cluster on which `measured` was measured; None if it is `cluster`.
 
     Raises:
         ValueError: a GPU that the catalogue does not have, unless its speed may stay unknown.
@@ -155,7 +162,7 @@ def evaluate(
     if workload.float8 is not None and cluster.device == "cuda":
         # CPU ranks emulate float8 with products of the precision's dtype.
         dtypes = replace(dtypes, linear_bits=8)
-    host = _host_rates(workload, cluster, unknown_speed, measured)
+    host = _host_rates(workload, cluster, unknown_speed, measured, measured_on)
     evaluation = Evaluation(
         candidates,
         peak_memory(shape, candidates, dtypes, impl, cluster.device),
@@ -178,11 +185,15 @@ def evaluate(
 
 
 def _host_rates(
-    workload: Workload, cluster: Cluster, unknown_speed: bool, measured: MeasuredHardware | None
+    workload: Workload,
+    cluster: Cluster,
+    unknown_speed: bool,
+    measured: MeasuredHardware | None,
+    measured_on: Cluster | None,
 ) -> MachineRates | None:
     """Rates of a cluster for a workload's dtypes; None if they are unknown and may stay so."""
     try:
-        host = machine(cluster, workload.precision.computes_in_float32, measured)
+        host = machine(cluster, workload.precision.computes_in_float32, measured, measured_on)
     except ValueError:
         if not unknown_speed:
             raise

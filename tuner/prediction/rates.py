@@ -79,20 +79,14 @@ class Uplinks:
     nodes_per_leaf: int
     oversubscription: float
     """Bandwidth of the nodes below a leaf switch, divided by the bandwidth of its uplinks."""
-    measured_nodes: int = 1
-    """Number of nodes over which collectives were measured; 1 if none were measured between nodes."""
     job_ranks: NDArray[np.float64] | float = math.inf
     """Number of ranks of the whole job, which are placed leaf by leaf."""
     scattered: bool = False
     """Whether neighbouring nodes of the job are below different leaf switches, so that all traffic between nodes uses
     uplinks."""
-
-    @property
-    def in_measurements(self) -> float:
-        """Fraction of a node's network that rings had while collectives were measured, by the stated figures."""
-        if self.measured_nodes <= self.nodes_per_leaf:
-            return 1.0
-        return min(self.nodes_per_leaf / self.oversubscription, 1.0)
+    in_measurements: float = 1.0
+    """Fraction of a node's network that rings had while collectives were measured, by the figures stated of the cluster
+    on which they were measured."""
 
 
 @dataclass(frozen=True)
@@ -218,14 +212,21 @@ CPU_NETWORK = Network(
 """Network of gloo on one machine, and between machines over a slow link."""
 
 
-def with_uplinks(network: Network, cluster: Cluster, measured_nodes: int = 1) -> Network:
+def with_uplinks(network: Network, cluster: Cluster, in_measurements: float = 1.0) -> Network:
     """Add the uplinks of a cluster's leaf switches to its network. A cluster that states no leaf switches, or none that
-    are oversubscribed, keeps the network unchanged. `measured_nodes`: number of nodes over which the network's
-    collectives were measured."""
+    are oversubscribed, keeps the network unchanged. `in_measurements`: fraction of a node's network that rings had while
+    the network's collectives were measured."""
     leaf, oversubscription = cluster.nodes_per_leaf, cluster.oversubscription or 1.0
     if leaf is None or oversubscription <= 1.0:
         return network
-    return replace(network, uplinks=Uplinks(leaf, oversubscription, measured_nodes))
+    return replace(network, uplinks=Uplinks(leaf, oversubscription, in_measurements))
+
+
+def ring_share(cluster: Cluster, nodes: int) -> float:
+    """Fraction of a node's network that a ring over so many nodes of a cluster has, by the leaf switches that the cluster
+    states."""
+    leaf, oversubscription = cluster.nodes_per_leaf, cluster.oversubscription or 1.0
+    return 1.0 if leaf is None or nodes <= leaf else min(leaf / oversubscription, 1.0)
 
 
 def cluster_network(gpu: GpuModel, cluster: Cluster) -> Network:

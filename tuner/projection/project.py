@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from shardtune.api_schemas.studies.targets import UnseenAspect
 from shardtune.tuner.projection import rank_term, trend
 from shardtune.tuner.projection.sizes import MeasuredSize, PredictedSize
 from shardtune.tuner.projection.structural import StructuralError, learnt
@@ -37,7 +38,7 @@ class Projection:
     anchors: tuple[int, ...]
     """Numbers of GPUs of the measurements that the projection starts from: those of the configuration itself, else
     those of other layouts."""
-    unseen: tuple[str, ...]
+    unseen: tuple[UnseenAspect, ...]
     """Aspects of the target that no measurement covers (`layout`, `nodes`, `uplinks`, `communication`); each widens the
     band."""
     seconds_per_rank: float = 0.0
@@ -97,8 +98,8 @@ def project(anchors: Sequence[MeasuredSize], target: PredictedSize, error: Struc
     )
 
 
-def _unseen_axes(used: Sequence[MeasuredSize], target: PredictedSize, same_layout: bool) -> tuple[str, ...]:
-    axes = [] if same_layout else ["layout"]
+def _unseen_axes(used: Sequence[MeasuredSize], target: PredictedSize, same_layout: bool) -> tuple[UnseenAspect, ...]:
+    axes: list[UnseenAspect] = [] if same_layout else ["layout"]
     if target.spans_nodes and not any(size.predicted.spans_nodes for size in used):
         axes.append("nodes")
     if target.uses_uplinks and not any(size.predicted.uses_uplinks for size in used):

@@ -164,7 +164,7 @@ def _described(
         chance_of_best=round(chances[0], 3),
         chance_of_trial=round(chances[1], 3),
         rank_measured=rank,
-        unseen=tuple(axis for axis in ("layout", "nodes", "communication") if axis in projection.unseen),
+        unseen=projection.unseen,
         curve=curve,
         bends_at_gpus=bend(curve),
         bound_by=there.bound_by,

@@ -91,7 +91,7 @@ class TargetSizes:
         workload = self.workload.model_copy(update={"global_batch": global_batch or self.global_batch(cluster)})
         usable = cluster.model_copy(update={"memory_gib": available_gib(cluster, self.objective)})
         candidates = from_configs(configs, workload.longest_row, cluster.world_size, workload.global_batch)
-        evaluation = evaluate(self.shape, candidates, workload, usable, measured=hardware)
+        evaluation = evaluate(self.shape, candidates, workload, usable, measured=hardware, measured_on=self.cluster)
         if evaluation.step is None:
             raise ValueError(f"the rates of {cluster.gpu} are unknown; run `shardtune measure-hardware` on the worker")
         sizes = of_evaluation(evaluation, cluster.gpus_per_node)

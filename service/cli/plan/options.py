@@ -15,8 +15,10 @@ from shardtune.tuner.plans import written_lists
 
 if TYPE_CHECKING:
     from shardtune.service.cli.plan import sky_prices
+    from shardtune.tuner.prediction import catalogue
 else:
     sky_prices = LazyModule("shardtune.service.cli.plan.sky_prices")
+    catalogue = LazyModule("shardtune.tuner.prediction.catalogue")
 
 SKY = "sky"
 """Value of `--prices` that stands for SkyPilot's catalogue; `sky:lambda` for one cloud of it."""
@@ -61,21 +63,22 @@ class StatedPrices(NamedTuple):
 
 def read_prices(options: PriceOptions, kinds: Sequence[str], gpus_per_node: int) -> StatedPrices:
     """Read the prices of a GPU-hour by kind of GPU: `h100=2.10,h200=2.60`, and those of a JSON object in a file or of
-    SkyPilot's catalogue. A price on the command line replaces another one of its kind.
+    SkyPilot's catalogue. A price on the command line replaces another one of its kind. A file may hold prices of kinds
+    that the plan does not compare; a price on the command line may not.
 
     Raises:
         InputError: the text, the file or the catalogue does not have this form, or the prices have two currencies.
     """
     stated = _as_option(lambda: written_lists.read_prices(options.price or ""))
     replaced = {fold_gpu_name(name) for name in stated}
+    missing = [kind for kind in kinds if fold_gpu_name(kind) not in replaced]
     others = StatedPrices({}, options.currency)
     if options.source is not None and is_sky(options.source):
-        missing = [kind for kind in kinds if fold_gpu_name(kind) not in replaced]
         others = _sky_prices(options, options.source, missing, gpus_per_node)
     elif options.spot:
         raise InputError("--spot (given) is a choice among SkyPilot's prices; add --prices sky, or leave it out")
     elif options.source is not None:
-        others = StatedPrices(_read_price_file(Path(options.source)), options.currency)
+        others = _file_prices(options, Path(options.source), missing)
     kept = {name: price for name, price in others.prices.items() if fold_gpu_name(name) not in replaced}
     return others._replace(prices=kept | stated)
 
@@ -102,6 +105,31 @@ def _sky_prices(options: PriceOptions, source: str, kinds: Sequence[str], gpus_p
         return StatedPrices({}, own)
     prices, notes = sky_prices.read(source, kinds, gpus_per_node, is_spot=options.spot)
     return StatedPrices(prices, own or sky_prices.CURRENCY, notes, is_source_currency=own is None)
+
+
+def _file_prices(options: PriceOptions, file: Path, kinds: Sequence[str]) -> StatedPrices:
+    """Read the prices of some kinds of GPUs from a file, which may hold those of others too."""
+    prices = dict[str, float]()
+    for name, price in _read_price_file(file).items():
+        kind = next((kind for kind in kinds if _is_kind(name, kind)), None)
+        if kind in prices:
+            raise InputError(f"--prices ({file}) has several prices of {kind}, the last as {name}; keep one")
+        if kind is not None:
+            prices[kind] = price
+    missing = [kind for kind in kinds if kind not in prices]
+    notes = (f"--prices ({file}) has no price of {', '.join(missing)}",) if missing else ()
+    return StatedPrices(prices, options.currency, notes)
+
+
+def _is_kind(name: str, kind: str) -> bool:
+    """Whether a name in a file of prices is one for a kind of GPU of the plan, such as its name in the catalogue."""
+    if fold_gpu_name(name) == fold_gpu_name(kind):
+        return True
+    try:
+        return catalogue.find(name) == catalogue.find(kind)
+    except ValueError:
+        # The file may hold kinds that the catalogue lacks; the plan itself rejects such a kind with a remedy.
+        return False
 
 
 def _read_price_file(file: Path) -> dict[str, float]:

@@ -19,16 +19,16 @@ router = APIRouter(prefix="/plans")
 
 @router.get("")
 def show(request: Request, context: ContextDep, form: Annotated[PlanForm, Query()]) -> Response:
-    """Show the form of the page for plans, and the plan that the query string describes, if it describes one."""
-    return _show_plan(request, context, form, is_sent=bool(request.query_params))
+    """Show the form of the page for plans, and the plan that the query string describes, if it describes one.
+
+    An address that no longer describes a plan, such as one whose deadline has passed, opens the form with the error.
+    """
+    shown = plans_page(form, partial(computed_plan, context) if request.query_params else None)
+    return render(request, "plans.html", p=shown)
 
 
 @router.post("", dependencies=[CsrfChecked, requires(Action.PREDICT)])
 def compute(request: Request, context: ContextDep, form: Annotated[PlanForm, Form()]) -> Response:
     """Show the plan of a form whose model was pasted, which a URL cannot hold; nothing is stored."""
-    return _show_plan(request, context, form, is_sent=True)
-
-
-def _show_plan(request: Request, context: Context, form: PlanForm, *, is_sent: bool) -> Response:
-    shown = plans_page(form, partial(computed_plan, context) if is_sent else None)
+    shown = plans_page(form, partial(computed_plan, context))
     return render(request, "plans.html", status=422 if shown.errors else 200, p=shown)

@@ -69,7 +69,8 @@ class TrialContext:
     prediction: Prediction | None
     previous: int | None
     following: int | None
-    command: str
+    export_command: str
+    run_command: str
     is_best: bool
     best_number: int | None
     advice: str
@@ -127,7 +128,8 @@ def trial_page(session: Session, row: StudyRow, number: int) -> TrialContext | N
         prediction=_prediction(study, trial),
         previous=number - 1 if number - 1 in rows else None,
         following=number + 1 if number + 1 in rows else None,
-        command=_command(study, number),
+        export_command=f"shardtune export {study.study_id} --which {number} --out trial-{number}",
+        run_command=f"shardtune run-trial trial-{number}/config.json",
         is_best=answer is not None and answer.trial_number == number,
         best_number=answer.trial_number if answer else None,
         advice=words.ADVICE.get(trial.failure.kind.value, "") if trial.failure else "",
@@ -248,10 +250,3 @@ def _prediction(study: Study, trial: Trial) -> Prediction | None:
     except ValueError:
         # The user's own code, or an architecture without a closed form: the page goes without a prediction.
         return None
-
-
-def _command(study: Study, number: int) -> str:
-    folder = f"trial-{number}"
-    return (
-        f"shardtune export {study.study_id} --which {number} --out {folder} && shardtune run-trial {folder}/config.json"
-    )

@@ -12,6 +12,7 @@ from shardtune.service.wording.targets import confirmation_words, rehearsal_word
 _UNSEEN = {
     "layout": "groups of another kind",
     "nodes": "the network between nodes",
+    "uplinks": "the uplinks of leaf switches",
     "communication": "the exchange of gradients",
 }
 

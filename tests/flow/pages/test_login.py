@@ -119,6 +119,13 @@ def test_a_form_belongs_to_the_session_it_was_made_for(quick_client, admin):
     assert answer.status_code == 200 and "shardtune_" in answer.text
 
 
+def test_commands_of_a_service_with_keys_name_a_key_file(quick_client, admin):
+    log_in(quick_client, admin)
+    for path in ("/", "/workers"):
+        text = quick_client.get(path, headers=HTML).text
+        assert "SHARDTUNE_API_KEY_FILE=KEY_FILE shardtune worker --service http://127.0.0.1<" in text, path
+
+
 def test_pages_count_against_the_requests_of_a_minute(quick_client, admin):
     bearer = {"authorization": f"Bearer {admin}"}
     reader = make_key(quick_client, "studies:read", project="team-a", **bearer)

@@ -114,6 +114,17 @@ def test_the_address_of_a_plan_states_its_first_day(quick_client, clock):
     assert result(address) == first, "the same plan weeks later"
 
 
+def test_the_address_of_a_plan_whose_deadline_has_passed_opens_the_form_with_the_error(quick_client, clock):
+    text = html.unescape(page(quick_client, "/plans?tokens=3e12&counts=64&deadline=2026-12-01&gpus=h200"))
+    address = text.partition('<a href="/plans?')[2].partition('"')[0]
+    assert "deadline=2026-12-01" in address
+    clock.turn(400 * 86_400)
+    later = html.unescape(page(quick_client, f"/plans?{address}"))
+    assert 'id="wrong-deadline">deadline (2026-12-01) has passed' in later and "<tbody>" not in later
+    for name, value in (("tokens", "3e12"), ("counts", "64"), ("deadline", "2026-12-01"), ("gpus", "h200")):
+        assert f'name="{name}" value="{value}"' in later, name
+
+
 def test_the_form_alone_computes_nothing(quick_client):
     text = page(quick_client, "/plans")
     assert "choose “Plan”" in text and "<tbody>" not in text

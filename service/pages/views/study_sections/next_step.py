@@ -1,6 +1,5 @@
 """Next step after a study has ended: one sentence, with the button or the command that takes it."""
 
-import shlex
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -55,10 +54,6 @@ class NextStep:
     def repeats_study(self) -> bool:
         """Whether the button starts a new study like this one, on the present hardware and software."""
         return self.action.endswith("/rerun")
-
-    def command_at(self, origin: str) -> str:
-        """Return the command for the service at an address, as the browser knows it."""
-        return f"{self.command} --service {shlex.quote(origin)}" if self.command else ""
 
 
 def next_step(study: Study, recommended: Recommended | None, fresh: StudyFreshness, now: datetime) -> NextStep | None:

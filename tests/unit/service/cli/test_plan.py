@@ -177,6 +177,26 @@ def test_prices_and_measurements_are_read_from_files(tmp_path: Path, capsys: pyt
         with pytest.raises(InputError, match=words):
             plan(*RUN, *files)
 
+def test_a_file_may_hold_prices_of_other_kinds_and_a_missing_one_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "prices.json"
+
+    def costs(*arguments: str) -> tuple[dict[str, float | None], list[str]]:
+        plan(*RUN, "--prices", str(file), *arguments, "--json")
+        answer = json.loads(capsys.readouterr().out)
+        rows = {row["gpu"]: row["cost"] and row["cost"]["expected"] / row["gpu_hours"]["expected"] for row in answer["rows"]}
+        return rows, [note for note in answer["notes"] if "--prices" in note]
+
+    file.write_text('{"b200": 5, "own-gpu": 9, "H100-SXM5-80GB": 3, "H200": 4, "t4": -1}')
+    assert costs() == ({"h100": pytest.approx(3), "h200": pytest.approx(4)}, [])
+    file.write_text('{"b200": 5, "h200": 4}')
+    assert costs() == ({"h100": None, "h200": pytest.approx(4)}, [f"--prices ({file}) has no price of h100"])
+    assert costs("--price", "h100=2") == ({"h100": pytest.approx(2), "h200": pytest.approx(4)}, [])
+    file.write_text('{"H200": 5, "h200": 4}')
+    with pytest.raises(InputError, match="has several prices of h200"):
+        costs()
+
 
 def test_a_range_doubles_and_a_list_is_taken_as_it_is() -> None:
     assert read_counts("8..100") == (8, 16, 32, 64) and read_counts("8, 24,8") == (8, 24)

@@ -161,3 +161,13 @@ def test_a_release_beside_another_programs_file_is_not_applied() -> None:
     config, notes = resolve_with_notes(deepspeed, TRAINED, TWO_RANKS)
     assert config is not None and (config.backend, config.loss) == ("zero", "full")
     assert "baseline.trl_version is not applied" in notes
+
+
+@pytest.mark.parametrize("key", ["max_length", "max_seq_length"])
+def test_a_longest_sample_that_is_not_the_workloads_is_noted_with_both_lengths(key: str) -> None:
+    said = f"baseline.{key} (1024) is not applied: measured with the workload's sequence_length 64"
+    assert said in read({key: 1024}).notes
+    for own in ({key: 64}, {key: None}, {}):
+        assert not any(key in note for note in read(own).notes)
+    with pytest.raises(ValueError, match=rf"baseline\.{key} .* must be a (whole )?number"):
+        read({key: "long"})

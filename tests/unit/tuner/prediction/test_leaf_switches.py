@@ -220,3 +220,25 @@ def test_measured_collectives_slow_down_by_the_uplinks_share() -> None:
         for stride in (8.0, 16.0, 32.0, 64.0)
     ]
     assert ratios == pytest.approx([1.0, 1.0, 2.0, 4.0])
+
+
+@pytest.mark.parametrize(("stated", "slower"), [({}, 4.0), ({"nodes_per_leaf": 2, "oversubscription": 4.0}, 2.0)])
+def test_measured_collectives_crossed_the_leaf_switches_of_their_own_cluster(
+    stated: dict[str, float], slower: float
+) -> None:
+    """The figures of a target said how much of the network the measurements had, although they were taken elsewhere."""
+    ring = CollectiveTime(operation="all_reduce", bytes=1 << 30, seconds=0.1, ranks=16, nodes=16)
+    measured = MeasuredHardware(
+        bf16_flops=4e14, fp32_flops=5e13, copy_bytes_per_s=2e12, launch_s=6e-6, collectives=(ring,)
+    )
+    own = CLUSTER.model_copy(update={"nodes": 16} | stated)
+    target = CLUSTER.model_copy(update={"nodes_per_leaf": 1, "oversubscription": 4.0})
+    plain, limited = (
+        machine(cluster, measured=measured, measured_on=own).network for cluster in (CLUSTER, target)
+    )
+    size, one, ranks, world = np.array([4e9]), np.ones(1), np.array([32.0]), np.array([256.0])
+    seconds_of = [
+        float(ring_seconds(size, one, ranks, network.for_job(world), "all_reduce", 8.0)[0])
+        for network in (plain, limited)
+    ]
+    assert seconds_of[1] / seconds_of[0] == pytest.approx(slower)

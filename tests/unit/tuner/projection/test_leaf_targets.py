@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from shardtune.api_schemas.base import Band
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.studies.targets import StudyProjection, Target
+from shardtune.service.wording.targets import projection_words
 from shardtune.tuner.prediction import catalogue
 from shardtune.tuner.projection import rungs
 from shardtune.tuner.projection.project import project
@@ -104,3 +105,11 @@ def test_wrong_leaf_switches_are_rejected(stated: dict[str, Any], words: str) ->
 def test_the_target_in_words_names_its_leaf_switches() -> None:
     target = Target(nodes=64, gpus_per_node=8, inter_node_gb_per_s=400.0, nodes_per_leaf=8, oversubscription=1.5)
     assert target.described == "64x8 with inter_node_gb_per_s 400, nodes_per_leaf 8, oversubscription 1.5"
+
+
+def test_a_projection_over_leaf_switches_that_no_measured_size_crossed_lists_uplinks() -> None:
+    projection = answer_with(**LEAVES)
+    assert "uplinks" in projection.best.unseen and "uplinks" not in answer_with().best.unseen
+    words = projection_words.unseen_axes([projection.best])
+    assert "the uplinks of leaf switches" in words
+    assert StudyProjection.model_validate_json(projection.model_dump_json()) == projection

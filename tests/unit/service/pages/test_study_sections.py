@@ -341,3 +341,20 @@ def test_no_pairs_are_offered_for_an_answer_whose_comparison_a_failed_extension_
     assert step_of(used_up, hours=2).action.endswith("/rerun")
     in_it = answered(UNDECIDED, state=StudyState.FAILED, final_comparison=0)
     assert step_of(in_it).action.endswith("/extend")
+
+
+@pytest.mark.parametrize("best", [OWN, FASTER])
+def test_the_first_page_and_the_studys_page_say_one_sentence_of_a_gain_without_a_verdict(best: Contender) -> None:
+    """The card said that the gain was not known, which the study's page gave with its interval."""
+    study = answered(TOO_BUSY.model_copy(update={"best": best}))
+    line = StudyLine(study, "2 CPU", "batch", best, 0.5, 4.0, FRESH, None)
+    note, _, kept = target_card(line, None, "EUR", study.created_at).gain.note.partition("; ")
+    assert note == "So far the candidate reached 1.05× the baseline's speed (95 % interval 0.97 to 1.10, which includes 1)"
+    assert words.verdict(study, Purpose("search", "search"))[1].endswith(f" {note}.")
+    assert bool(kept) == (best is OWN)
+
+
+def test_a_card_without_pairs_says_that_the_gain_is_not_known() -> None:
+    study = answered(TOO_BUSY.model_copy(update={"speedup": None}))
+    line = StudyLine(study, "2 CPU", "batch", OWN, 0.5, 4.0, FRESH, None)
+    assert target_card(line, None, "EUR", study.created_at).gain.note == "not known; the baseline is kept for now"

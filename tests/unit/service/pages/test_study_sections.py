@@ -113,7 +113,7 @@ def test_where_everything_was_rejected_the_page_says_how_much_memory_is_needed()
         }
     )
     assert no_answer(failed, [], 3.8, 5.2).sentence.endswith("a rank may use (3.80 GiB; the smallest needs 5.20 GiB).")
-    in_one_unit = "a rank may use (0.088 GiB; the smallest needs 0.130 GiB)."
+    in_one_unit = "a rank may use (90.1 MiB; the smallest needs 133.1 MiB)."
     assert no_answer(failed, [], 0.088, 0.13).sentence.endswith(in_one_unit)
 
 

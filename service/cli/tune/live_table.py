@@ -133,4 +133,5 @@ def _footer(study: Study, trials: Sequence[Trial], rejections: Sequence[Rejectio
 
 def _note(trial: Trial, is_best: bool) -> str:
     disturbed = "disturbed" if study_words.is_search_run_disturbed(trial) else ""
-    return ", ".join(filter(None, ["best so far" if is_best else study_words.failure_line(trial), disturbed]))
+    waits = activity_words.waiting_reason(trial)
+    return ", ".join(filter(None, ["best so far" if is_best else study_words.failure_line(trial), waits, disturbed]))

@@ -6,7 +6,7 @@ from shardtune.api_schemas.machines.conditions import OWN_PROCESSES, Conditions,
 from shardtune.api_schemas.studies.study import Study
 from shardtune.api_schemas.studies.study_state import StudyPhase
 from shardtune.api_schemas.trials.progress import Progress
-from shardtune.api_schemas.trials.trial import Run, RunPurpose, Trial, TrialState
+from shardtune.api_schemas.trials.trial import AttemptEnd, Run, RunPurpose, Trial, TrialState
 from shardtune.service.wording.progress import kept_runs
 from shardtune.service.wording.study_words import duration
 from shardtune.tuner.verdict import final_comparison
@@ -14,6 +14,13 @@ from shardtune.tuner.verdict import final_comparison
 _FEWEST_BUSY = 3
 """Minimum number of search runs, all disturbed, that show a load that stays. Fewer do where repeats have ended because
 of the load."""
+_RETRY_REASONS = {
+    AttemptEnd.DISTURBED: "was disturbed",
+    AttemptEnd.RELEASED: "was returned by its worker",
+    AttemptEnd.PREEMPTED: "gave its worker to a user's study",
+    AttemptEnd.WORKER_LOST: "was lost with its worker",
+}
+"""What happened to an attempt after which a run is made again; other ends are stated by their name."""
 
 
 def activity(study: Study, trials: Sequence[Trial]) -> str:
@@ -193,3 +200,15 @@ def _waiting_text(progress: Progress) -> str:
         names = f": {named}" if named else ""
         text += f" (other programs keep {progress.foreign_cpu_cores:.1f} CPU cores busy{names})"
     return text + (f", {duration(progress.waited_s)} so far" if progress.waited_s is not None else "")
+
+
+def waiting_reason(trial: Trial) -> str:
+    """Say for what a trial waits: `for a worker`, or `for attempt 3, as attempt 2 was disturbed`; empty unless it
+    waits."""
+    if trial.state is not TrialState.WAITING:
+        return ""
+    attempts = [attempt for run in trial.runs if run.state is TrialState.WAITING for attempt in run.attempts]
+    if not attempts or attempts[-1].end is None:
+        return "for a worker"
+    number, end = attempts[-1].attempt, attempts[-1].end
+    return f"for attempt {number + 1}, as attempt {number} {_RETRY_REASONS.get(end, f'ended as {end.value}')}"

@@ -50,7 +50,18 @@ class ComparedPair(NamedTuple):
         if _machine(self.candidate) != _machine(self.baseline):
             return "its two runs were on different machines"
         loads = [RunLoad.of(run.measurement) for run in self]
-        return None if is_even(*loads) else "its two runs were not disturbed alike"
+        return None if is_even(*loads) else f"its two runs were not disturbed alike{self._foreign_cores()}"
+
+    def _foreign_cores(self) -> str:
+        """Text with the CPU cores that other programs kept busy during each run; empty if no worker observed them."""
+        seen = [run.measurement.conditions for run in self]
+        observed = [conditions.foreign_cpu_cores for conditions in seen if conditions is not None]
+        cores = [number for number in observed if number is not None]
+        if len(cores) < len(self):
+            return ""
+        digits = 1 if len({f"{number:.1f}" for number in cores}) > 1 else 2
+        candidate, baseline = (f"{number:.{digits}f}" for number in cores)
+        return f" (other programs kept {candidate} CPU cores busy beside the candidate, {baseline} beside the baseline)"
 
 
 class PairCounts(NamedTuple):

@@ -15,7 +15,8 @@ from shardtune.api_schemas.studies.study_result import Contender, FinalCompariso
 from shardtune.api_schemas.studies.study_state import StudyState
 from shardtune.api_schemas.studies.verdicts import BusyMachine, OpenVerdict
 from shardtune.api_schemas.trials.trial import Rejection
-from shardtune.service.pages.views import words
+from shardtune.db.queries.offered_hardware import OfferedMachine
+from shardtune.service.pages.views import freshness, words
 from shardtune.service.pages.views.best import StudyLine
 from shardtune.service.pages.views.freshness import StudyFreshness
 from shardtune.service.pages.views.home.target_card import target_card
@@ -27,6 +28,7 @@ from shardtune.service.pages.views.study_sections.no_answer import no_answer
 from shardtune.service.pages.views.study_sections.recommendation_box import recommendation_box
 from shardtune.service.pages.views.study_sections.request_notes import request_notes
 from shardtune.service.wording.more_pairs import more_pairs
+from tests.support.service.simulated_worker import FINGERPRINT
 from tests.support.values.synthetic_studies import contender_of, study_of
 
 OWN = contender_of(TrialConfig(strategy=DdpConfig()))
@@ -358,3 +360,11 @@ def test_a_card_without_pairs_says_that_the_gain_is_not_known() -> None:
     study = answered(TOO_BUSY.model_copy(update={"speedup": None}))
     line = StudyLine(study, "2 CPU", "batch", OWN, 0.5, 4.0, FRESH, None)
     assert target_card(line, None, "EUR", study.created_at).gain.note == "not known; the baseline is kept for now"
+
+
+def test_an_answer_is_fresh_by_a_worker_that_need_not_be_live() -> None:
+    """`a registered worker still has the hardware` stood on the page that said "No live worker"."""
+    study = study_of().model_copy(update={"fingerprint": FINGERPRINT})
+    ended = OfferedMachine("gone", None, datetime(2026, 1, 1, tzinfo=UTC), study.cluster, FINGERPRINT)
+    fresh = freshness.of(study, [ended])
+    assert (fresh.word, "live or not" in fresh.why) == ("fresh", True)

@@ -3,7 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+_MIB_BELOW_GIB = 1.0
 _SMALL_GIB = 0.1
+_COLUMN_IN_MIB_BELOW_GIB = 10.0
 
 
 def counted(number: int, noun: str) -> str:
@@ -34,16 +36,26 @@ def speed_in_words(bytes_per_s: float) -> str:
 
 
 def memory(gib: float, *beside: float) -> str:
-    """Format an amount of memory in GiB with a suitable unit and significant digits: `4.05 MiB`, `29.7 MiB`, `0.35
-    GiB`, `79.2 GiB`.
+    """Format an amount of memory in GiB in MiB below 1 GiB, else in GiB: `4.05 MiB`, `358.4 MiB`, `1.00 GiB`, `79.2 GiB`.
 
     `beside`: amounts in GiB with which a reader compares this one, such as the other end of an interval. All get the
-    unit of the largest: `0.099 GiB` beside `0.103 GiB`, and not `101.4 MiB`."""
+    unit of the largest: `0.99 GiB` beside `1.02 GiB`, and not `1,014 MiB`."""
     amounts = [abs(amount) for amount in (gib, *beside)]
-    size, unit = (gib * 1024, "MiB") if max(amounts) < _SMALL_GIB else (gib, "GiB")
+    if max(amounts) < _MIB_BELOW_GIB:
+        return _in_unit(gib * 1024, "MiB")
+    return f"{gib:.3f} GiB" if abs(gib) < 1 and min(amounts) < _SMALL_GIB else _in_unit(gib, "GiB")
+
+
+def memory_in_column(gib: float, column: Sequence[float]) -> str:
+    """Format an amount of memory in GiB for a column of a table, so that a reader can compare its rows: all in MiB if none
+    reaches 10 GiB. Beside larger ones, which would leave small amounts no digits, each has the unit of `memory`."""
+    if max(gib, *column) < _COLUMN_IN_MIB_BELOW_GIB:
+        return _in_unit(gib * 1024, "MiB")
+    return memory(gib)
+
+
+def _in_unit(size: float, unit: str) -> str:
     digits = 2 if abs(size) < 10 else 1 if abs(size) < 1000 else 0
-    if unit == "GiB" and abs(size) < 1 and min(amounts) < _SMALL_GIB:
-        digits = 3
     return f"{size:,.{digits}f} {unit}"
 
 

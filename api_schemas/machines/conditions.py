@@ -24,10 +24,24 @@ class ProgramLoad(Schema):
     """Average number of CPU cores that the program used."""
 
 
-def program_names(programs: Sequence[ProgramLoad]) -> str:
+OWN_PROCESSES = "Shardtune itself"
+"""Name of the program that stands for the worker and for the service that the same command or shell started: no program of
+somebody else, though it takes cores from the ranks."""
+NONE_VISIBLE = "their processes ended before the run did, or the worker cannot see them"
+"""Reason why no program is named although some kept cores busy."""
+_NAMELESS = "ended or hidden programs"
+"""Programs that nobody could name: their processes ended before the run did, are invisible to the worker, or used less than
+0.05 cores each."""
+
+
+def program_names(programs: Sequence[ProgramLoad], cores: float | None = None) -> str:
     """Return the names of programs with the CPU cores that each used, such as `chrome on 0.9 cores, cc1plus on 0.4
-    cores`."""
-    return ", ".join(f"{program.name} on {program.cores:.1f} cores" for program in programs)
+    cores`; empty if there are none. `cores`: number of cores that all programs used, so that the rest is stated, too."""
+    used = [(program.name, round(program.cores, 1)) for program in programs]
+    rest = round(round(cores or 0.0, 1) - sum(part for _, part in used), 1)
+    if used and rest > 0:
+        used.append((_NAMELESS, rest))
+    return ", ".join(f"{name} on {part:.1f} cores" for name, part in used)
 
 
 MAX_THROTTLED_FRACTION = 0.1

@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import Field
 
 from shardtune.api_schemas.base import Schema
-from shardtune.api_schemas.machines.conditions import ProgramLoad, program_names
+from shardtune.api_schemas.machines.conditions import NONE_VISIBLE, ProgramLoad, program_names
 from shardtune.api_schemas.trials.short_steps import Accumulations
 
 TOO_BUSY_STATE = "no candidate is shown to be faster on a quiet machine"
@@ -88,7 +88,7 @@ class BusyMachine(Schema):
             verb = "was" if self.disturbed_runs == 1 else "were"
             cause = f"{part} {verb} disturbed, as their timed windows show; by what is not known"
         else:
-            named = program_names(self.programs) or "no process of theirs is visible to the worker"
+            named = program_names(self.programs, self.foreign_cpu_cores) or NONE_VISIBLE
             cause = f"other programs disturbed {part} and kept {self.foreign_cpu_cores:.1f} CPU cores busy ({named})"
         return f"the machine was too busy to answer: {cause}; an answer takes {self._missing()} on a quiet machine"
 

@@ -12,7 +12,15 @@ from sqlalchemy.orm import Session, joinedload
 from shardtune.api_schemas.machines.fingerprints import Freshness
 from shardtune.api_schemas.recommendations.best import RecommendationState
 from shardtune.api_schemas.studies.study_state import StudyState
-from shardtune.api_schemas.trials.trial import OPEN_TRIAL_STATES, SEED_ORIGINS, AttemptEnd, RunPurpose, TrialState
+from shardtune.api_schemas.trials.measurements import Measurement
+from shardtune.api_schemas.trials.trial import (
+    OPEN_TRIAL_STATES,
+    SEED_ORIGINS,
+    AttemptEnd,
+    RunPurpose,
+    TrialOrigin,
+    TrialState,
+)
 from shardtune.db.listing import Page, cut_to_page, page_with_total
 from shardtune.db.tables.best import RecommendationRow, TuningTargetRow
 from shardtune.db.tables.studies import StudyRow
@@ -23,6 +31,8 @@ _RESULT = type_coerce(StudyRow.result, JSON)
 
 _MODEL = _SPEC[("model", "name")].as_string()
 _DEVICE = type_coerce(StudyRow.cluster, JSON)["gpu"].as_string()
+
+ComparedValues = tuple[int, TrialOrigin, int, TrialState, str | None, Measurement | None]
 
 BEST_SORTS: dict[str, SQLColumnExpression[Any]] = {
     "age": StudyRow.finished_at,
@@ -167,6 +177,27 @@ def open_runs(session: Session, study_ids: Sequence[str]) -> dict[str, set[tuple
     runs: dict[str, set[tuple[RunPurpose, int | None]]] = {study_id: set() for study_id in study_ids}
     for study_id, purpose, block in session.execute(query) if study_ids else ():
         runs[study_id].add((purpose, block))
+    return runs
+
+
+def compared_runs(
+    session: Session, study_ids: Sequence[str], left_out_block: int
+) -> dict[str, list[ComparedValues]]:
+    """Return the runs in comparison blocks of each study's current final comparison: number and origin of the trial,
+    block, state, worker of the last attempt, and measurement. Runs of the block `left_out_block` are left out."""
+    columns = (TrialRow.number, TrialRow.origin, RunRow.comparison_block, RunRow.state, AttemptRow.worker_id)
+    query = (
+        select(RunRow.study_id, *columns, RunRow.measurement)
+        .join(TrialRow, TrialRow.id == RunRow.trial_id)
+        .join(StudyRow, StudyRow.id == RunRow.study_id)
+        .outerjoin(AttemptRow, and_(AttemptRow.run_id == RunRow.id, AttemptRow.attempt == RunRow.attempt))
+        .where(RunRow.study_id.in_(study_ids), RunRow.purpose == RunPurpose.VALIDATION)
+        .where(RunRow.comparison_round == StudyRow.comparison_round, RunRow.comparison_block != left_out_block)
+        .order_by(RunRow.position)
+    )
+    runs: dict[str, list[ComparedValues]] = {study_id: [] for study_id in study_ids}
+    for study_id, number, origin, block, state, worker, measurement in session.execute(query) if study_ids else ():
+        runs[study_id].append((number, origin, block, state, worker, measurement))
     return runs
 
 

@@ -34,7 +34,7 @@ class Load:
 
     def describe(self) -> str:
         """Description of the load for people: the number of busy cores and the names of the programs."""
-        named = f" ({program_names(self.programs)})" if self.programs else ""
+        named = f" ({program_names(self.programs, self.foreign_cpu_cores)})" if self.programs else ""
         return f"other programs keep {self.foreign_cpu_cores:.1f} CPU cores busy{named}"
 
 

@@ -8,12 +8,13 @@ import os
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import psutil
 
 from shardtune.api_schemas.base import GIB
-from shardtune.api_schemas.machines.conditions import MOST_PROGRAMS, Conditions, ProgramLoad
+from shardtune.api_schemas.machines.conditions import MOST_PROGRAMS, OWN_PROCESSES, Conditions, ProgramLoad
 from shardtune.workers.clock import now_s
 from shardtune.workers.machine.host_facts import host_memory_gib
 from shardtune.workers.machine.oom_counter import cgroups
@@ -126,12 +127,15 @@ class ProcessTimes:
     def now(cls) -> "ProcessTimes":
         """Read the CPU times of all visible processes now."""
         times: dict[_Process, tuple[str, float]] = {}
-        for process in psutil.process_iter(["name", "cpu_times", "create_time"]):
+        processes = list(psutil.process_iter(["name", "cpu_times", "create_time", "ppid"]))
+        own = own_processes({process.pid: process.info["ppid"] for process in processes})
+        for process in processes:
             values = process.info
             # None where the process ended meanwhile or is not ours to read.
             if values["cpu_times"] is not None and values["create_time"] is not None:
                 spent_s = values["cpu_times"].user + values["cpu_times"].system
-                times[process.pid, values["create_time"]] = (_printable(values["name"] or ""), spent_s)
+                name = OWN_PROCESSES if process.pid in own else _printable(values["name"] or "")
+                times[process.pid, values["create_time"]] = (name, spent_s)
         return cls(now_s(), times)
 
     def until(self, later: "ProcessTimes", cores: Collection[int]) -> tuple[ProgramLoad, ...]:
@@ -145,6 +149,28 @@ class ProcessTimes:
                 totals[name] += used
         busiest = sorted(totals.items(), key=lambda item: (-item[1], item[0]))[:MOST_PROGRAMS]
         return tuple(ProgramLoad(name=name, cores=round(used, 2)) for name, used in busiest)
+
+
+def own_processes(parents: Mapping[int, int | None]) -> set[int]:
+    """Return the pids of this worker and of the services that its parent started, with the processes of these services.
+    `parents`: pid of the parent of each visible process."""
+    worker = os.getpid()
+    beside = [pid for pid, parent in parents.items() if parent is not None and parent == parents.get(worker)]
+    own = {worker}
+    newest = {pid for pid in beside if pid != worker and _is_service(pid)}
+    while newest:
+        own |= newest
+        newest = {pid for pid, parent in parents.items() if parent in newest} - own
+    return own
+
+
+def _is_service(pid: int) -> bool:
+    """Whether a process is a service of Shardtune by its command line, which does not leave this function."""
+    try:
+        command = psutil.Process(pid).cmdline()
+    except psutil.Error:
+        return False
+    return any(Path(program).name == "shardtune" and verb == "serve" for program, verb in pairwise(command))
 
 
 def _may_use(pid: int, cores: Collection[int]) -> bool:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from pydantic import ValidationError
 
-from shardtune.api_schemas.formatting import counted
+from shardtune.api_schemas.formatting import counted, memory_in_column
 from shardtune.api_schemas.studies.study import Study
 from shardtune.api_schemas.studies.study_changes import CloneRequest, Extension
 from shardtune.api_schemas.studies.study_state import StudyState
@@ -231,8 +231,9 @@ def pareto(
     if as_json:
         print(front.model_dump_json())
         return
+    peaks = [point.peak_memory_gib for point in front.points]
     for point in front.points:
-        speed, memory = study_words.rate(point.tokens_per_s_per_gpu), study_words.memory(point.peak_memory_gib)
+        speed, memory = study_words.rate(point.tokens_per_s_per_gpu), memory_in_column(point.peak_memory_gib, peaks)
         print(f"{memory:>10}  {speed:>9} tokens/s/GPU  trial {point.trial_number}: {point.description}")
 
 

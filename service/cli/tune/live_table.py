@@ -7,7 +7,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from shardtune.api_schemas.formatting import counted
+from shardtune.api_schemas.formatting import counted, memory_in_column
 from shardtune.api_schemas.studies.study import Study
 from shardtune.api_schemas.studies.study_state import StudyPhase
 from shardtune.api_schemas.trials.trial import Rejection, Trial, TrialState
@@ -77,8 +77,7 @@ def render(
             Text(descriptions[trial.number]),
             Text(trial.state.value, style=_STYLES.get(trial.state, "")),
             study_words.rate(trial.tokens_per_s_per_gpu),
-            # In a unit of its own: beside one large peak, all small ones would read `0.003 GiB`.
-            study_words.memory(study_words.peak_memory(trial)),
+            _peak(trial, visible),
             Text(_note(trial, is_best), style="bold green" if is_best else "yellow"),
         )
     hidden = len(trials) - len(visible)
@@ -88,6 +87,13 @@ def render(
         *([Text(f"      … and {hidden} earlier", style="dim")] if hidden else []),
         _footer(study, trials, rejections, elapsed_s),
     )
+
+
+def _peak(trial: Trial, visible: Sequence[Trial]) -> str:
+    """Format the peak memory of a trial for the column of the visible trials; empty if it is unknown."""
+    peaks = [peak for shown in visible if (peak := study_words.peak_memory(shown)) is not None]
+    peak = study_words.peak_memory(trial)
+    return "" if peak is None else memory_in_column(peak, peaks)
 
 
 def _visible(trials: Sequence[Trial], best: int | None, rows: int) -> list[Trial]:
@@ -127,4 +133,5 @@ def _footer(study: Study, trials: Sequence[Trial], rejections: Sequence[Rejectio
 
 def _note(trial: Trial, is_best: bool) -> str:
     disturbed = "disturbed" if study_words.is_search_run_disturbed(trial) else ""
-    return ", ".join(filter(None, ["best so far" if is_best else study_words.failure_line(trial), disturbed]))
+    waits = activity_words.waiting_reason(trial)
+    return ", ".join(filter(None, ["best so far" if is_best else study_words.failure_line(trial), waits, disturbed]))

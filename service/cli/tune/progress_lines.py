@@ -216,5 +216,7 @@ def _trial_line(study: Study, trial: Trial, trials: Sequence[Trial], elapsed_s: 
             + (", best so far" if is_best else "")
         )
         return line + _time_left_note(study, trials, elapsed_s)
+    if trial.state is TrialState.WAITING:
+        return f"{name}: {description}: waiting {activity_words.waiting_reason(trial)}"
     reason = study_words.failure_line(trial) or study_words.pruning_note(trial)
     return f"{name}: {description}: {trial.state.value}" + (f", {reason}" if reason else "")

@@ -13,7 +13,7 @@ from shardtune.api_schemas.trials.trial import OPEN_TRIAL_STATES, RunPurpose, Tr
 from shardtune.db.listing import Page
 from shardtune.db.queries import offered_hardware, overview, studies
 from shardtune.db.queries.offered_hardware import OfferedMachine
-from shardtune.db.queries.overview import RunCosts
+from shardtune.db.queries.overview import ComparedValues, RunCosts
 from shardtune.db.tables.studies import StudyRow
 from shardtune.service.pages.views import freshness, purpose, words
 from shardtune.service.pages.views.freshness import StudyFreshness
@@ -22,6 +22,7 @@ from shardtune.service.pages.views.recommendation import Recommended, of_studies
 from shardtune.service.studies import from_rows
 from shardtune.service.wording import cluster_words
 from shardtune.service.wording.progress import time_left
+from shardtune.service.wording.progress.compared_pairs import BlockRun, count_pairs
 from shardtune.service.wording.progress.time_left import RunCounts
 from shardtune.tuner.objective import available_gib
 from shardtune.tuner.verdict.whole_steps import WHOLE_STEP_BLOCK
@@ -117,8 +118,11 @@ def runs_by_study(session: Session, open_studies: Sequence[Study]) -> dict[str, 
     costs = overview.run_costs(session, [study.study_id for study in open_studies], WHOLE_STEP_BLOCK)
     comparing = [study.study_id for study in open_studies if study.phase is StudyPhase.FINAL_COMPARISON]
     open_runs = overview.open_runs(session, comparing)
+    compared = overview.compared_runs(session, comparing, WHOLE_STEP_BLOCK)
     return {
-        study.study_id: _count_runs(study, costs[study.study_id], open_runs.get(study.study_id, ()))
+        study.study_id: _count_runs(
+            study, costs[study.study_id], open_runs.get(study.study_id, ()), compared.get(study.study_id, ())
+        )
         for study in open_studies
     }
 
@@ -127,6 +131,7 @@ def _count_runs(
     study: Study,
     costs: Mapping[tuple[RunPurpose, int], RunCosts],
     open_runs: Collection[tuple[RunPurpose, int | None]],
+    compared: Sequence[ComparedValues],
 ) -> RunCounts:
     search, validation = costs.get((RunPurpose.SEARCH, 0)), costs.get((RunPurpose.VALIDATION, study.final_comparison))
     recipe, sustained = costs.get((RunPurpose.RECIPE, study.final_comparison)), costs.get((RunPurpose.SUSTAINED, 0))
@@ -148,6 +153,10 @@ def _count_runs(
             for purpose, block in open_runs
         ),
         is_rehearsing=any(purpose == RunPurpose.REHEARSAL for purpose, _ in open_runs),
+        pairs=count_pairs(
+            [BlockRun(*values) for values in compared],
+            is_over=any(purpose != RunPurpose.VALIDATION or block == WHOLE_STEP_BLOCK for purpose, block in open_runs),
+        ),
     )
 
 

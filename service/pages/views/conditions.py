@@ -88,7 +88,7 @@ def _other_programs(conditions: Conditions, cores: float) -> tuple[str, str]:
     if cores < _IDLE_CORES:
         return "good", "no other process kept the CPU busy"
     text = f"other programs kept {cores:.1f} CPU cores busy{_host_suffix(conditions, 'foreign_cpu_cores', cores)}"
-    text += f": {program_names(conditions.foreign_programs)}" if conditions.foreign_programs else ""
+    text += f": {program_names(conditions.foreign_programs, cores)}" if conditions.foreign_programs else ""
     return "quiet" if cores < _BUSY_CORES else "warn", text
 
 

@@ -153,20 +153,20 @@ def _answer(result: StudyResult) -> tuple[str, str]:
             if is_kept
             else "For now, the candidate is the answer, as it was faster in the pairs."
         )
-        seen = f" So far the candidate reached {_figures(result.speedup)}." if result.speedup else ""
+        seen = f" {gain_so_far(result.speedup)}." if result.speedup else ""
         cause = disturbances.busy_cause(result.too_busy)
         return "warn", f"Too busy: {TOO_BUSY_STATE}. {kept} {cause[:1].upper()}{cause[1:]}.{seen}"
     if result.speedup is None:
         return _without_interval(result)
-    figures = _figures(result.speedup)
+    reached = figures(result.speedup)
     if result.undecided is not None:
         kept = "Keep the baseline until it is decided." if result.candidate else _FASTER_FOR_NOW
-        return "warn", f"Undecided: the fastest candidate reached {figures}. {kept}"
+        return "warn", f"Undecided: the fastest candidate reached {reached}. {kept}"
     # Only an interval entirely below 1 says "slower"; one that includes 1 says nothing about the direction.
     if result.speedup.ci95[1] < 1:
-        return "quiet", f"The fastest candidate is slower: {figures}. Keep the baseline."
+        return "quiet", f"The fastest candidate is slower: {reached}. Keep the baseline."
     return "quiet", (
-        f"Not faster by a worthwhile margin: the fastest candidate reached {figures}. "
+        f"Not faster by a worthwhile margin: the fastest candidate reached {reached}. "
         f"{'Keep the baseline.' if result.candidate else _EITHER}"
     )
 
@@ -182,7 +182,13 @@ def _without_interval(result: StudyResult) -> tuple[str, str]:
     return "warn", f"Undecided: too few pairs for an interval. {kept}"
 
 
-def _figures(speedup: Speedup) -> str:
+def gain_so_far(speedup: Speedup) -> str:
+    """Describe the gain in pairs to which a too busy machine left no verdict."""
+    return f"So far the candidate reached {figures(speedup)}"
+
+
+def figures(speedup: Speedup) -> str:
+    """Return a speed-up over the baseline with its interval."""
     low, high = speedup.ci95
     around_one = ", which includes 1" if low <= 1 <= high else ""
     return f"{speedup.value:.2f}× the baseline's speed (95 % interval {low:.2f} to {high:.2f}{around_one})"

@@ -4,7 +4,7 @@ reason, or GPUs lowered their clocks."""
 from collections.abc import Sequence
 
 from shardtune.api_schemas.formatting import counted
-from shardtune.api_schemas.machines.conditions import program_names
+from shardtune.api_schemas.machines.conditions import NONE_VISIBLE, program_names
 from shardtune.api_schemas.studies.study_result import Contender, StudyResult
 from shardtune.api_schemas.studies.verdicts import BusyMachine
 from shardtune.api_schemas.trials.measurements import Measurement
@@ -22,7 +22,7 @@ def busy_cause(busy: BusyMachine) -> str:
     runs = "the runs that decide" if busy.rests_on == "pairs" else "the runs of the search"
     if busy.foreign_cpu_cores is None:
         return f"{runs} were disturbed; by what is not known"
-    named = program_names(busy.programs) or "no process of theirs is visible to the worker"
+    named = program_names(busy.programs, busy.foreign_cpu_cores) or NONE_VISIBLE
     cores = f"kept {busy.foreign_cpu_cores:.1f} CPU cores busy ({named})"
     return f"other programs disturbed {runs} and {cores}"
 

@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
-from shardtune.api_schemas.machines.conditions import program_names
+from shardtune.api_schemas.machines.conditions import OWN_PROCESSES, Conditions, program_names
 from shardtune.api_schemas.studies.study import Study
 from shardtune.api_schemas.studies.study_state import StudyPhase
 from shardtune.api_schemas.trials.progress import Progress
-from shardtune.api_schemas.trials.trial import Run, RunPurpose, Trial, TrialState
+from shardtune.api_schemas.trials.trial import AttemptEnd, Run, RunPurpose, Trial, TrialState
 from shardtune.service.wording.progress import kept_runs
 from shardtune.service.wording.study_words import duration
 from shardtune.tuner.verdict import final_comparison
@@ -14,6 +14,13 @@ from shardtune.tuner.verdict import final_comparison
 _FEWEST_BUSY = 3
 """Minimum number of search runs, all disturbed, that show a load that stays. Fewer do where repeats have ended because
 of the load."""
+_RETRY_REASONS = {
+    AttemptEnd.DISTURBED: "was disturbed",
+    AttemptEnd.RELEASED: "was returned by its worker",
+    AttemptEnd.PREEMPTED: "gave its worker to a user's study",
+    AttemptEnd.WORKER_LOST: "was lost with its worker",
+}
+"""What happened to an attempt after which a run is made again; other ends are stated by their name."""
 
 
 def activity(study: Study, trials: Sequence[Trial]) -> str:
@@ -145,13 +152,21 @@ def describe_busy_search(study: Study, trials: Sequence[Trial]) -> str | None:
             f"(the last run: {last.disturbed}); use a machine that runs nothing else"
         )
     seen = last.conditions
-    named = program_names(seen.foreign_programs) if seen is not None else ""
+    named = _foreign_names(seen) if seen is not None else ""
     programs = f"other programs ({named})" if named else "other programs"
     is_known = all(measurement.is_disturbed_by_programs for _, _, measurement in counted)
     cause = "they disturbed every run so far" if is_known else "every run so far was disturbed"
     # The remedy first: the table of a narrow terminal cuts the end of a line. One remedy alone: whoever cannot follow it
     # gets the command for later with the answer.
     return f"end {programs} now: {cause}, and a gain is confirmed only with an undisturbed pair"
+
+
+def _foreign_names(seen: Conditions) -> str:
+    """Return the names of the programs that a user can end, with the cores that each used. The rest is stated unless it is
+    what Shardtune itself used."""
+    programs = [program for program in seen.foreign_programs if program.name != OWN_PROCESSES]
+    own = sum(program.cores for program in seen.foreign_programs if program.name == OWN_PROCESSES)
+    return program_names(programs, None if seen.foreign_cpu_cores is None else seen.foreign_cpu_cores - own)
 
 
 def _is_of_the_verdict(run: Run) -> bool:
@@ -181,6 +196,19 @@ def _waiting_text(progress: Progress) -> str:
     """Describe the wait of a run for a quiet machine: which programs keep it busy, and how long the wait has taken."""
     text = "waiting until the machine is quiet"
     if progress.foreign_cpu_cores is not None:
-        named = f": {program_names(progress.foreign_programs)}" if progress.foreign_programs else ""
-        text += f" (other programs keep {progress.foreign_cpu_cores:.1f} CPU cores busy{named})"
+        named = program_names(progress.foreign_programs, progress.foreign_cpu_cores)
+        names = f": {named}" if named else ""
+        text += f" (other programs keep {progress.foreign_cpu_cores:.1f} CPU cores busy{names})"
     return text + (f", {duration(progress.waited_s)} so far" if progress.waited_s is not None else "")
+
+
+def waiting_reason(trial: Trial) -> str:
+    """Say for what a trial waits: `for a worker`, or `for attempt 3, as attempt 2 was disturbed`; empty unless it
+    waits."""
+    if trial.state is not TrialState.WAITING:
+        return ""
+    attempts = [attempt for run in trial.runs if run.state is TrialState.WAITING for attempt in run.attempts]
+    if not attempts or attempts[-1].end is None:
+        return "for a worker"
+    number, end = attempts[-1].attempt, attempts[-1].end
+    return f"for attempt {number + 1}, as attempt {number} {_RETRY_REASONS.get(end, f'ended as {end.value}')}"

@@ -17,7 +17,7 @@ from shardtune.api_schemas.trials.trial import (
     TrialState,
 )
 from shardtune.service.wording import study_words
-from shardtune.service.wording.progress import activity_words
+from shardtune.service.wording.progress import activity_words, compared_pairs
 from shardtune.tuner.search.seeds import MAX_SEEDS
 from shardtune.tuner.verdict import final_comparison, quiet_test
 from shardtune.tuner.verdict.recipes import comparison
@@ -40,7 +40,7 @@ class RunCounts:
     shortest_search_s: float | None
     """Seconds of the shortest complete search run; None before the first one is complete."""
     validation_runs: int
-    """Number of complete validation runs of the current final comparison."""
+    """Number of complete validation runs of the current final comparison, with those of pairs that were left out."""
     mean_validation_s: float | None
     """Mean seconds of the current final comparison's validation runs, disturbed attempts included; None before the
     first one is complete.
@@ -61,6 +61,13 @@ class RunCounts:
     then."""
     is_rehearsing: bool = False
     """Whether a rehearsal of the projection is open: no other run of the study is left then."""
+    pairs: compared_pairs.PairCounts = compared_pairs.PairCounts()
+    """Numbers of complete pairs of the current final comparison, counted and left out."""
+
+    @property
+    def counting_runs(self) -> int:
+        """Number of complete validation runs without those of pairs that were left out, as others run in their place."""
+        return max(0, self.validation_runs - 2 * self.pairs.left_out)
 
 
 def count_runs(study: Study, trials: Sequence[Trial]) -> RunCounts:
@@ -92,6 +99,9 @@ def count_runs(study: Study, trials: Sequence[Trial]) -> RunCounts:
         repeats_per_run=fmean(disturbed_attempts) if disturbed_attempts else 0.0,
         has_later_run=any(_follows_comparison(study, run) for trial in trials for run in trial.runs),
         is_rehearsing=any(run.purpose == RunPurpose.REHEARSAL for run in open_runs),
+        pairs=compared_pairs.count_pairs(
+            compared_pairs.compared_runs(study, trials), is_over=compared_pairs.is_comparison_over(study, trials)
+        ),
     )
 
 
@@ -125,7 +135,7 @@ def words(study: Study, trials: Sequence[Trial], elapsed_s: float) -> str:
     if not remaining:
         return ""
     is_comparing = study.phase is StudyPhase.FINAL_COMPARISON and not (runs.recipe_runs or runs.has_later_run)
-    is_bound = is_comparing and runs.validation_runs >= validation_runs_expected(study)
+    is_bound = is_comparing and runs.counting_runs >= validation_runs_expected(study)
     return f"{remaining} left{f' if all {study.spec.budget.max_pairs} pairs are needed' if is_bound else ''}"
 
 
@@ -150,9 +160,11 @@ def estimate(study: Study, runs: RunCounts, elapsed_s: float) -> str:
     expected, most = validation_runs_expected(study), activity_words.most_validation_runs(study)
     # The resume check, recipes and others run once the verdict is known: then no validation run is left.
     is_verdict_known = runs.recipe_runs > 0 or runs.has_later_run
-    is_over = runs.validation_runs >= expected and not is_verdict_known
-    # Pairs that run again, as they do not count, exceed the maximum.
-    left = 0 if is_verdict_known else max(0, (most if is_over else expected) - runs.validation_runs)
+    is_over = runs.counting_runs >= expected and not is_verdict_known
+    # Blocks of more than two runs that were on different machines may exceed the maximum.
+    left = 0 if is_verdict_known else max(0, (most if is_over else expected) - runs.counting_runs)
+    repeats = runs.pairs.expected_repeats(left, budget.max_pairs)
+    left += repeats
     # Without `max_trials` the search may stop earlier, and beyond the expected runs only the maximum is certain.
     is_bound = (
         is_over
@@ -162,9 +174,9 @@ def estimate(study: Study, runs: RunCounts, elapsed_s: float) -> str:
     seconds = search_s + left * per_fresh + _recipe_seconds(study, runs.recipe_runs, per_fresh, is_bound=is_bound)
     seconds += _sustained_seconds(study, runs, per_run)
     if is_bound:
-        return f"at most {study_words.duration(seconds)}" if seconds else ""
+        return f"at most {'about ' if repeats else ''}{study_words.duration(seconds)}" if seconds else ""
     # A disturbed run forbids the test for quiet machines, and studies of the service do not use it.
-    may_be_quiet = runs.repeats_per_run == 0 and study.system_study is None
+    may_be_quiet = runs.repeats_per_run == 0 and runs.pairs.left_out == 0 and study.system_study is None
     return _about(seconds - (min(left, _SPARED_RUNS) * per_fresh if may_be_quiet else 0.0), seconds)
 
 

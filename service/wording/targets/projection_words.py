@@ -86,8 +86,9 @@ def speed(values: Band) -> str:
 
 
 def peak(values: Band) -> str:
-    """Format a peak of memory with its 90 % band."""
-    return plan_words.band(values, memory)
+    """Format a peak of memory with its 90 % band, in one unit."""
+    ends = (values.low, values.high)
+    return plan_words.band(values, lambda gib: memory(gib, values.expected, *ends))
 
 
 def chance(config: ProjectedConfig) -> str:

@@ -7,6 +7,7 @@ from shardtune.api_schemas.studies.study import Study
 from shardtune.api_schemas.studies.study_result import Speedup, Verdict
 from shardtune.api_schemas.studies.verdicts import TOO_BUSY_STATE
 from shardtune.service.pages.figures import rate
+from shardtune.service.pages.views import words
 from shardtune.service.pages.views.best import StudyLine
 from shardtune.service.pages.views.recommendation import Recommended
 from shardtune.service.pages.views.study_sections.next_step import NextStep, next_step
@@ -118,7 +119,8 @@ def _gain(study: Study, recommended: Recommended | None) -> TargetGain:
         return _measured("confirmed", "good", "By paired runs after the search.", result.speedup)
     is_kept = result.best.trial_number == result.baseline.trial_number
     if result.verdict is Verdict.TOO_BUSY:
-        note = "not known; the baseline is kept for now" if is_kept else "not known"
+        note = "not known" if result.speedup is None else words.gain_so_far(result.speedup)
+        note += "; the baseline is kept for now" if is_kept else ""
         return TargetGain("too busy", "warn", f"{TOO_BUSY_STATE[:1].upper()}{TOO_BUSY_STATE[1:]}.", note=note)
     if result.verdict is Verdict.UNDECIDED and result.speedup is not None:
         is_open = result.undecided is None or result.undecided.more_pairs is not None
@@ -146,8 +148,7 @@ def _undecided(speedup: Speedup, is_kept: bool, is_open: bool) -> TargetGain:
 
 
 def _of_candidate(speedup: Speedup) -> str:
-    low, high = speedup.ci95
-    return f"fastest candidate: {speedup.value:.2f}×, 95 %: {low:.2f} to {high:.2f}"
+    return f"the fastest candidate reached {words.figures(speedup)}"
 
 
 def _renewed_gain(recommended: Recommended) -> TargetGain:

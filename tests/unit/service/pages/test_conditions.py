@@ -2,7 +2,7 @@
 
 import pytest
 
-from shardtune.api_schemas.machines.conditions import Conditions, DeviceSeen, ProgramLoad
+from shardtune.api_schemas.machines.conditions import Conditions, DeviceSeen, ProgramLoad, program_names
 from shardtune.service.pages.views.conditions import surroundings, troubles
 
 
@@ -18,6 +18,17 @@ def test_programs_below_the_warning_are_stated_too(cores: float, line: tuple[str
     """0.44 of 2 cores disturbed a run, and its page said that no other process kept the CPU busy."""
     programs = (ProgramLoad(name="clang", cores=round(cores, 1)),)
     assert surroundings(Conditions(foreign_cpu_cores=cores, foreign_programs=programs)) == (line,)
+
+
+@pytest.mark.parametrize(
+    ("cores", "rest"),
+    [(1.0, ""), (1.04, ""), (1.6, ", ended or hidden programs on 0.6 cores"), (0.7, ""), (None, "")],
+)
+def test_cores_of_programs_without_a_name_are_stated(cores: float | None, rest: str) -> None:
+    """Compilers that end within seconds took 0.6 cores more than the named programs, and nothing said so."""
+    programs = (ProgramLoad(name="python", cores=0.42), ProgramLoad(name="clang", cores=0.58))
+    assert program_names(programs, cores) == f"python on 0.4 cores, clang on 0.6 cores{rest}"
+    assert program_names((), cores) == ""
 
 
 def test_a_slow_rank_in_the_check_is_a_warning_on_gpus_only() -> None:

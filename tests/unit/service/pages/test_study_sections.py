@@ -15,7 +15,8 @@ from shardtune.api_schemas.studies.study_result import Contender, FinalCompariso
 from shardtune.api_schemas.studies.study_state import StudyState
 from shardtune.api_schemas.studies.verdicts import BusyMachine, OpenVerdict
 from shardtune.api_schemas.trials.trial import Rejection
-from shardtune.service.pages.views import words
+from shardtune.db.queries.offered_hardware import OfferedMachine
+from shardtune.service.pages.views import freshness, words
 from shardtune.service.pages.views.best import StudyLine
 from shardtune.service.pages.views.freshness import StudyFreshness
 from shardtune.service.pages.views.home.target_card import target_card
@@ -27,6 +28,7 @@ from shardtune.service.pages.views.study_sections.no_answer import no_answer
 from shardtune.service.pages.views.study_sections.recommendation_box import recommendation_box
 from shardtune.service.pages.views.study_sections.request_notes import request_notes
 from shardtune.service.wording.more_pairs import more_pairs
+from tests.support.service.simulated_worker import FINGERPRINT
 from tests.support.values.synthetic_studies import contender_of, study_of
 
 OWN = contender_of(TrialConfig(strategy=DdpConfig()))
@@ -113,7 +115,7 @@ def test_where_everything_was_rejected_the_page_says_how_much_memory_is_needed()
         }
     )
     assert no_answer(failed, [], 3.8, 5.2).sentence.endswith("a rank may use (3.80 GiB; the smallest needs 5.20 GiB).")
-    in_one_unit = "a rank may use (0.088 GiB; the smallest needs 0.130 GiB)."
+    in_one_unit = "a rank may use (90.1 MiB; the smallest needs 133.1 MiB)."
     assert no_answer(failed, [], 0.088, 0.13).sentence.endswith(in_one_unit)
 
 
@@ -341,3 +343,28 @@ def test_no_pairs_are_offered_for_an_answer_whose_comparison_a_failed_extension_
     assert step_of(used_up, hours=2).action.endswith("/rerun")
     in_it = answered(UNDECIDED, state=StudyState.FAILED, final_comparison=0)
     assert step_of(in_it).action.endswith("/extend")
+
+
+@pytest.mark.parametrize("best", [OWN, FASTER])
+def test_the_first_page_and_the_studys_page_say_one_sentence_of_a_gain_without_a_verdict(best: Contender) -> None:
+    """The card said that the gain was not known, which the study's page gave with its interval."""
+    study = answered(TOO_BUSY.model_copy(update={"best": best}))
+    line = StudyLine(study, "2 CPU", "batch", best, 0.5, 4.0, FRESH, None)
+    note, _, kept = target_card(line, None, "EUR", study.created_at).gain.note.partition("; ")
+    assert note == "So far the candidate reached 1.05× the baseline's speed (95 % interval 0.97 to 1.10, which includes 1)"
+    assert words.verdict(study, Purpose("search", "search"))[1].endswith(f" {note}.")
+    assert bool(kept) == (best is OWN)
+
+
+def test_a_card_without_pairs_says_that_the_gain_is_not_known() -> None:
+    study = answered(TOO_BUSY.model_copy(update={"speedup": None}))
+    line = StudyLine(study, "2 CPU", "batch", OWN, 0.5, 4.0, FRESH, None)
+    assert target_card(line, None, "EUR", study.created_at).gain.note == "not known; the baseline is kept for now"
+
+
+def test_an_answer_is_fresh_by_a_worker_that_need_not_be_live() -> None:
+    """`a registered worker still has the hardware` stood on the page that said "No live worker"."""
+    study = study_of().model_copy(update={"fingerprint": FINGERPRINT})
+    ended = OfferedMachine("gone", None, datetime(2026, 1, 1, tzinfo=UTC), study.cluster, FINGERPRINT)
+    fresh = freshness.of(study, [ended])
+    assert (fresh.word, "live or not" in fresh.why) == ("fresh", True)

@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime, timedelta
 
-from shardtune.api_schemas.machines.conditions import Conditions, ProgramLoad
+from shardtune.api_schemas.machines.conditions import OWN_PROCESSES, Conditions, ProgramLoad
 from shardtune.api_schemas.strategies import DdpConfig, TrialConfig
 from shardtune.api_schemas.studies.study import Study
 from shardtune.api_schemas.studies.study_state import StudyPhase, StudyState
@@ -76,3 +76,9 @@ def test_an_undisturbed_run_of_an_earlier_comparison_was_a_run_so_far() -> None:
     assert advice(*searched) is not None
     quiet = run_of(5, "clang", 1, is_disturbed=False)
     assert advice((*searched[0], quiet, run_of(9, "clang", 2)), *searched[1:]) is None
+
+
+def test_nobody_is_asked_to_end_shardtune_itself() -> None:
+    """`end other programs (python on 0.2 cores)` meant the service of the same command."""
+    text = advice(*((run_of(minute, OWN_PROCESSES),) for minute in range(3)))
+    assert text is not None and text.startswith("end other programs now: they disturbed every run so far")

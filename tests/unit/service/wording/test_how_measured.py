@@ -221,7 +221,8 @@ def test_a_search_with_one_configuration_is_in_the_singular() -> None:
 
 def test_a_busy_program_does_not_read_like_a_version() -> None:
     assert busy_cause(BUSY) == (
-        "other programs disturbed the runs that decide and kept 1.3 CPU cores busy (python on 1.1 cores)"
+        "other programs disturbed the runs that decide and kept 1.3 CPU cores busy (python on 1.1 cores, "
+        "ended or hidden programs on 0.2 cores)"
     )
 
 

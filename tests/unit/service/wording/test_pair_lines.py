@@ -1,5 +1,6 @@
 """Lines about the pairs of a final comparison, and why it ended before its maximum."""
 
+from shardtune.api_schemas.machines.conditions import Conditions
 from shardtune.api_schemas.strategies import DdpConfig, TrialConfig
 from shardtune.api_schemas.studies.study import Study
 from shardtune.api_schemas.studies.study_result import FinalComparison, StudyResult, Verdict
@@ -19,8 +20,9 @@ def comparing() -> Study:
     return study_of().model_copy(update=changes)
 
 
-def run_of(block: int, speed: float, cores_left: float | None = None) -> Run:
-    marks = {} if cores_left is None else {"disturbed": "other programs", "cores_left": cores_left}
+def run_of(block: int, speed: float, cores_left: float | None = None, foreign: float | None = None) -> Run:
+    marks: dict[str, object] = {} if cores_left is None else {"disturbed": "other programs", "cores_left": cores_left}
+    marks |= {} if foreign is None else {"conditions": Conditions(foreign_cpu_cores=foreign)}
     return Run(
         run_id=f"{block}-{speed}",
         purpose="validation",
@@ -78,6 +80,18 @@ def test_a_pair_under_unequal_load_is_left_out_and_not_counted() -> None:
         4: "pair left out: trial 7's 1,331 against the baseline's 835 tokens/s/GPU, 1.59x; its two runs were not disturbed alike",
         5: "pair 1: trial 7's 1,050 against the baseline's 700 tokens/s/GPU, 1.50x (both runs disturbed alike)",
     }
+
+
+def test_a_pair_that_is_left_out_says_how_many_cores_were_busy() -> None:
+    baseline = trial_of(0, DEFAULT, run_of(4, 835.0, 1.4, 0.6), run_of(5, 700.0, 0.8, 1.24), run_of(6, 880.0))
+    arms = (run_of(4, 1331.0, foreign=0.1), run_of(5, 1050.0, 0.76, 1.16), open_run(RunPurpose.VALIDATION, 6))
+    (first, second) = pair_lines(comparing(), [baseline, trial_of(7, SAMPLER, *arms)]).values()
+    assert first.endswith(" (other programs kept 0.1 CPU cores busy beside the candidate, 0.6 beside the baseline)")
+    assert second.endswith("1.50x (both runs disturbed alike)")
+    unlike = run_of(4, 1331.0, 0.4, 0.62)
+    near = trial_of(7, SAMPLER, unlike, open_run(RunPurpose.VALIDATION, 6))
+    (line,) = pair_lines(comparing(), [trial_of(0, DEFAULT, run_of(4, 835.0, 1.4, 0.58)), near]).values()
+    assert "kept 0.62 CPU cores busy beside the candidate, 0.58 beside" in line, "not the same number twice"
 
 
 def ended(verdict: Verdict, ratios: tuple[float, ...], disturbed_pairs: int = 0, uneven_pairs: int = 0) -> Study:

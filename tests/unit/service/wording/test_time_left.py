@@ -10,6 +10,7 @@ from shardtune.api_schemas.studies.study_state import StudyPhase, StudyState
 from shardtune.api_schemas.studies.system_studies import SystemStudy, SystemStudyKind
 from shardtune.api_schemas.trials.trial import Attempt, Run, RunPurpose, Trial, TrialOrigin, TrialState
 from shardtune.service.wording.progress import time_left
+from shardtune.service.wording.progress.compared_pairs import PairCounts
 from shardtune.service.wording.progress.time_left import RunCounts
 from tests.support.values.synthetic_studies import contender_of, study_of
 
@@ -192,3 +193,25 @@ def timed_runs(validation_runs: int) -> Trial:
     )
     config = TrialConfig(strategy=DdpConfig())
     return Trial(number=0, state=TrialState.COMPLETE, origin="default", config=config, description="DDP", runs=runs)
+
+
+def test_runs_of_pairs_that_are_left_out_are_not_done():
+    """`about 8 s left` was followed by `at most 5 min left`, though one pair alone had been left out."""
+    study = running(8, StudyPhase.FINAL_COMPARISON, final_comparison_runs=62)
+    counts = [
+        RunCounts(8, 5.0, 28, 10.0, repeats_per_run=0.5, pairs=pairs)
+        for pairs in (PairCounts(7, 0), PairCounts(6, 1), PairCounts(2, 5))
+    ]
+    left = [time_left.estimate(study, runs, 99.0) for runs in counts]
+    assert left == ["at most 6 min", "about 20 s", "about 3 min"], "5 of 7 left out: 10 runs, and 8 that may be"
+    beyond = RunCounts(8, 5.0, 36, 10.0, repeats_per_run=0.5, pairs=PairCounts(8, 4))
+    assert time_left.estimate(study, beyond, 99.0) == "at most about 8 min"
+
+
+def test_so_many_pairs_left_out_as_end_the_comparison_are_the_most_that_are_expected():
+    assert PairCounts(0, 11).expected_repeats(14, 24) == 2
+    assert PairCounts(0, 12).expected_repeats(14, 24) == 0 == PairCounts(7, 0).expected_repeats(14, 24)
+
+
+def test_one_pair_left_out_of_one_does_not_promise_that_all_others_will_be():
+    assert 0 < PairCounts(0, 1).expected_repeats(14, 24) < 14

@@ -2,8 +2,13 @@
 
 import os
 import subprocess
+import sys
 
-from shardtune.workers.machine.host_load import ProcessTimes, _printable
+import psutil
+
+from shardtune.api_schemas.machines.conditions import OWN_PROCESSES
+from shardtune.workers.machine.host_load import ProcessTimes, _printable, own_processes
+from tests.support.processes.stack import until
 
 CORES = os.sched_getaffinity(0)
 
@@ -54,3 +59,27 @@ def test_a_hostile_name_becomes_one_printable_line():
 
 def test_this_machine_can_be_read():
     assert any(pid == os.getpid() for pid, _ in ProcessTimes.now().by_process)
+
+
+def test_the_worker_and_the_service_beside_it_are_no_foreign_programs():
+    """The service of `tune` itself was named as "python", and to be ended."""
+    sleep = "import time; time.sleep(30)"
+    service = subprocess.Popen([sys.executable, "-c", sleep, "shardtune", "serve", "--fd", "3"])
+    other = subprocess.Popen([sys.executable, "-c", sleep, "shardtune", "worker"])
+    try:
+        until(lambda: all("shardtune" in psutil.Process(p.pid).cmdline() for p in (service, other)), 30, "they run")
+        beside = {os.getpid(): 5, service.pid: 5, other.pid: 5, 10**9: service.pid, 10**9 + 1: other.pid}
+        assert own_processes(beside) == {os.getpid(), service.pid, 10**9}
+        elsewhere = beside | {service.pid: 6}
+        assert own_processes(elsewhere) == {os.getpid()}, "a service that another command started is another study's"
+    finally:
+        for process in (service, other):
+            process.kill()
+            process.wait()
+    assert own_processes({}) == own_processes({os.getpid(): None, 7: None}) == {os.getpid()}
+
+
+def test_this_process_is_named_as_the_worker():
+    assert {name for (pid, _), (name, _) in ProcessTimes.now().by_process.items() if pid == os.getpid()} == {
+        OWN_PROCESSES
+    }

@@ -4,6 +4,7 @@ import re
 from datetime import UTC, datetime
 from typing import Any
 
+import pytest
 from rich.console import Console
 
 from shardtune.api_schemas.studies.study_state import StudyPhase
@@ -166,3 +167,30 @@ def test_what_the_memory_gate_rejected_is_told_with_its_reason() -> None:
     assert "DDP, micro batch 1: holds at least 6.0 GiB" in lines[0]
     nearest = ["DDP, micro batch 1: holds at least 5.0 GiB", "ZeRO-2, micro batch 4: holds at least 4.5 GiB"]
     assert study_words.closest_rejections(rejections) == nearest
+
+
+@pytest.mark.parametrize(
+    ("ends", "reason"),
+    [
+        ((), "for a worker"),
+        (("disturbed", "disturbed"), "for attempt 3, as attempt 2 was disturbed"),
+        (("worker_lost",), "for attempt 2, as attempt 1 was lost with its worker"),
+        (("crash",), "for attempt 2, as attempt 1 ended as crash"),
+    ],
+)
+def test_a_trial_that_waits_says_for_what(ends: tuple[str, ...], reason: str) -> None:
+    """Between two attempts, "trial 0: waiting" stood in the lines without a reason."""
+    noon = datetime(2026, 1, 1, 12, tzinfo=UTC)
+    attempts = tuple(
+        Attempt(attempt=number, worker="w", started_at=noon, finished_at=noon, end=end)
+        for number, end in enumerate(ends, 1)
+    )
+    run = Run(run_id="r", purpose="search", state=TrialState.WAITING, attempts=attempts)
+    waiting = trial(0, TrialState.WAITING, runs=(run,))
+    lines: list[str] = []
+    LineView(lines.append).show(study(), [waiting], [], 5.0)
+    assert f"trial 0 (1 of 8): DDP, micro batch 1: waiting {reason}" in lines
+    console = Console(width=200)
+    with console.capture() as captured:
+        console.print(live_table.render(study(), [waiting], [], 1.0, rows=5))
+    assert reason in captured.get()

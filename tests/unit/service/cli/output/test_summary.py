@@ -116,7 +116,7 @@ def test_costs_are_those_of_all_final_comparisons_only_after_a_second_one() -> N
 def test_a_remark_tells_the_gain_from_the_quotient_of_the_two_speeds() -> None:
     remark = "; the gain is the median of the pairs, not the quotient of these speeds"
     row = summary.as_text(study(), CONFIRMED).splitlines()[2]
-    assert row == "baseline    DDP, micro batch 1: 942 tokens/s/GPU, 0.41 GiB allocated at the peak", (
+    assert row == "baseline    DDP, micro batch 1: 942 tokens/s/GPU, 419.8 MiB allocated at the peak", (
         "1234.5 / 942 is 1.31"
     )
     other = CONFIRMED.model_copy(update={"speedup": Speedup(value=1.28, ci95=(1.27, 1.35), pairs=8)})

@@ -46,7 +46,9 @@ def end_of_pairs(study: Study) -> str | None:
     if result.newest_verdict in (Verdict.CONFIRMED, Verdict.NOT_FASTER):
         return f"{ended}: enough for the verdict"
     if _is_won_but_disturbed(result, most):
-        return f"{ended}: the candidate won all of them, and only an undisturbed pair can confirm it"
+        # With the pairs that were left out, the runs above are more than those of the pairs that count.
+        ended += f" ({compared.uneven_pairs} more were left out)" if compared.uneven_pairs else ""
+        return f"{ended}: the candidate won all of them; more disturbed pairs cannot confirm it, an undisturbed one can"
     return None
 
 

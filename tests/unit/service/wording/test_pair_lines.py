@@ -129,10 +129,10 @@ def test_the_end_of_the_comparison_is_explained() -> None:
     after = "the final comparison ended after 7 of at most 24 pairs: "
     assert end_of_pairs(ended(Verdict.CONFIRMED, (1.5,) * 7)) == f"{after}enough for the verdict"
     assert end_of_pairs(ended(Verdict.TOO_BUSY, (1.5,) * 7, 7)) == (
-        f"{after}the candidate won all of them, and only an undisturbed pair can confirm it"
+        f"{after}the candidate won all of them; more disturbed pairs cannot confirm it, an undisturbed one can"
     )
     assert end_of_pairs(ended(Verdict.TOO_BUSY, (1.5,) * 7, 7, uneven_pairs=7)) == (
-        f"{after}the candidate won all of them, and only an undisturbed pair can confirm it"
+        f"{after.removesuffix(': ')} (7 more were left out): the candidate won all of them; more disturbed pairs cannot confirm it, an undisturbed one can"
     ), "the pairs that were left out did not end it"
     assert end_of_pairs(ended(Verdict.TOO_BUSY, (1.5,) * 3, 3, uneven_pairs=12)) is None
     assert end_of_pairs(ended(Verdict.TOO_BUSY, (1.5,) * 6 + (0.9,), 7)) is None

@@ -65,6 +65,11 @@ class StudyCost(Schema):
     )
     """Reason why no live worker could run the study now, with the remedy. Null if a worker could, if the study may wait
     for one, or if no service was asked."""
+    used_up_quota: str | None = Field(
+        default=None, examples=["project (team-a) may run 2 studies at once; wait for one to end, pause or cancel one"]
+    )
+    """Reason why a quota of your project rejects a new study now, with the remedy. Null if the quotas allow one, or if no
+    service was asked."""
 
 
 class SizeCost(Schema):

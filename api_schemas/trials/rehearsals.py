@@ -21,6 +21,9 @@ RehearsalCode = Literal[
     "crashed",
     "error",
     "no_worker",
+    "worker_ends",
+    "quota_used_up",
+    "cancelled",
     "run_failed",
     "suspect",
 ]
@@ -28,8 +31,11 @@ RehearsalCode = Literal[
 Rejected: `misfit`: the strategy rejects it on this cluster; `over_memory`: its tensors need more than a GPU may use.
 Not rehearsed: `unsupported`: torch's fake process group or tensors without values do not support it; `data_dependent`:
 the model's code reads values; `memory`, `time`: the rehearsing process reached its limit; `crashed`: the process ended
-without a result; `error`: the code raised; `no_worker`: no live worker of a study can rehearse; `run_failed`: the
-rehearsal's run failed before it reported; `suspect`: the reported figures contradict the task or each other."""
+without a result; `error`: the code raised; `no_worker`: no live worker of a study can rehearse;
+`worker_ends`: the worker must end before the rehearsal would; `quota_used_up`: the project's GPU-seconds of the day are used
+up; `cancelled`: the user cancelled the study when its answer was known; `run_failed`: the rehearsal's run failed before it
+reported; `suspect`: the reported figures contradict the task or each other. Studies of earlier versions have `no_worker` for
+the three codes after it, too."""
 REJECTIONS: tuple[RehearsalCode, ...] = ("misfit", "over_memory")
 """Codes of `RehearsalCode` which mean that the configuration cannot train on the cluster."""
 _MOST_BYTES = 1 << 60

@@ -25,20 +25,28 @@ def check_study_quota(session: Session, project_id: str, now: datetime) -> None:
     row = keys.lock_project(session, project_id)
     if row is None:
         raise NotFound("unknown_project", f"project ({project_id}) does not exist; PUT /v1/projects/{project_id} first")
-    limit = row.quotas.running_studies
+    rejection = why_no_study(session, project_id, row.quotas, now)
+    if rejection is not None:
+        raise rejection
+
+
+def why_no_study(session: Session, project_id: str, quotas: Quotas, now: datetime) -> TooManyRequests | None:
+    """Error with which the service rejects one more running study of a project; None if its quotas allow it."""
+    limit = quotas.running_studies
     if limit is not None and keys.running_studies(session, project_id) >= limit:
-        raise TooManyRequests(
+        return TooManyRequests(
             "quota_running_studies",
             f"project ({project_id}) may run {limit} studies at once; wait for one to end, pause or cancel one",
             _STUDY_RETRY_S,
         )
-    if is_exhausted(session, project_id, row.quotas, now):
-        raise TooManyRequests(
+    if is_exhausted(session, project_id, quotas, now):
+        return TooManyRequests(
             "quota_gpu_seconds",
-            f"project ({project_id}) has used its {row.quotas.gpu_seconds_per_day:g} GPU-seconds of today (UTC); "
+            f"project ({project_id}) has used its {quotas.gpu_seconds_per_day:g} GPU-seconds of today (UTC); "
             "try again tomorrow, or raise the quota",
             (_midnight(now) + timedelta(days=1) - now).total_seconds(),
         )
+    return None
 
 
 @dataclass(frozen=True)

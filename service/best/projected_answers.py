@@ -111,7 +111,12 @@ def as_projected(measured: BestConfig, projection: StudyProjection) -> BestConfi
     elif projection.projected > 1:
         chance = f"{projection.best.chance_of_best:.0%}"
         reason = f"{reason}; the chance that it is the fastest of the measured ones there is {chance}"
-    reasons = (reason, *_leaf_reasons(projection.cluster), *_rehearsal_reasons(projection), *measured.confidence.reasons)
+    reasons = (
+        reason,
+        *_leaf_reasons(projection.cluster),
+        *_rehearsal_reasons(projection),
+        *measured.confidence.reasons,
+    )
     workload = measured.workload.model_copy(update={"global_batch": projection.global_batch})
     return measured.model_copy(
         update={

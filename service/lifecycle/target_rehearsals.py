@@ -5,13 +5,14 @@ from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.studies.study_result import Contender
 from shardtune.api_schemas.studies.target_rehearsals import TargetRehearsal
 from shardtune.api_schemas.studies.targets import ProjectedConfig, StudyProjection
-from shardtune.api_schemas.trials.rehearsals import RehearsalProblem
+from shardtune.api_schemas.trials.rehearsals import RehearsalCode, RehearsalProblem
 from shardtune.api_schemas.trials.trial import TrialState
 from shardtune.service.planning.study_snapshot import StudySnapshot
 from shardtune.service.planning.study_steps import NewRehearsalRun
 from shardtune.tuner.projection import rehearsal, target_answer, target_rehearsals
 from shardtune.tuner.projection.rung_test import Rung
 from shardtune.tuner.projection.target_sizes import TargetSizes
+from shardtune.tuner.verdict.winner.sustained_run import SustainedObstacle
 
 _REHEARSED = 2
 """Number of configurations that are rehearsed (built and stepped with fake tensors) for a study's target, a larger
@@ -20,6 +21,12 @@ _MOST_REHEARSED = 4
 """Maximum number of rehearsals of a study. Once it is reached, a configuration that takes the place of a rejected one
 is not rehearsed.
 """
+_OBSTACLE_CODES: dict[SustainedObstacle, RehearsalCode] = {
+    SustainedObstacle.NO_WORKER: "no_worker",
+    SustainedObstacle.WORKER_ENDS: "worker_ends",
+    SustainedObstacle.QUOTA_USED_UP: "quota_used_up",
+    SustainedObstacle.CANCELLED: "cancelled",
+}
 
 
 def answer(
@@ -85,11 +92,13 @@ def _rehearse(snapshot: StudySnapshot, sizes: TargetSizes, due: ProjectedConfig)
     obstacle = snapshot.why_no_optional_runs
     if not isinstance(planned, RehearsalProblem) and snapshot.has_rehearsal_worker and obstacle is None:
         return NewRehearsalRun(due.trial_number, due.config)
-    problem = (
-        planned
-        if isinstance(planned, RehearsalProblem)
-        else RehearsalProblem(
-            code="no_worker", message=obstacle or "no live worker is of a release that knows rehearsals"
-        )
-    )
+    problem = planned if isinstance(planned, RehearsalProblem) else _left_out(snapshot)
     return target_rehearsals.of_problem(sizes, trial, due.trial_number, due.config, problem)
+
+
+def _left_out(snapshot: StudySnapshot) -> RehearsalProblem:
+    """Reason why a rehearsal is left out although the configuration could be rehearsed."""
+    obstacle, reason = snapshot.sustained_obstacle, snapshot.why_no_optional_runs
+    if obstacle is None or reason is None:
+        return RehearsalProblem(code="no_worker", message="no live worker is of a release that knows rehearsals")
+    return RehearsalProblem(code=_OBSTACLE_CODES[obstacle], message=reason)

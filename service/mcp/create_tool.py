@@ -45,8 +45,9 @@ def studies_create(product: Product, arguments: StudiesCreateArguments) -> Studi
 
 
 def _obstacles(cost: StudyCost | None) -> tuple[str, ...]:
-    """Return the reason why the service would reject the study now, if there is one."""
-    return () if cost is None or cost.no_worker is None else (cost.no_worker,)
+    """Return the reasons why the service would reject the study now: a quota that is used up, and a missing worker."""
+    reasons = () if cost is None else (cost.used_up_quota, cost.no_worker)
+    return tuple(reason for reason in reasons if reason is not None)
 
 
 def _cost(client: ServiceClient, spec: StudyRequest) -> StudyCost | None:

@@ -14,6 +14,8 @@ from shardtune.api_schemas.studies.study_request import StudyRequest, StudySpec
 from shardtune.api_schemas.training.native_dtypes import DeviceDtypes
 from shardtune.api_schemas.trials.measure_plan import MeasurePlan
 from shardtune.api_schemas.trials.predictions import PredictionRequest
+from shardtune.db.queries import keys
+from shardtune.service.access import quotas
 from shardtune.service.hub import named_models
 from shardtune.service.planning import study_cost
 from shardtune.service.planning.foreseen_run import PlanOf, RunPlan
@@ -67,7 +69,9 @@ def estimate(context: Context, request: StudyRequest) -> StudyCost:
     cost = estimate_on(request, machine, context.settings.measure, traces)
     with context.db.read() as session:
         no_worker = why_no_worker(request, registry.live_workers(context, session))
-    return cost.model_copy(update={"no_worker": no_worker})
+        project = keys.project(session, context.principal.home)
+        rejection = quotas.why_no_study(session, project.id, project.quotas, context.now()) if project else None
+    return cost.model_copy(update={"no_worker": no_worker, "used_up_quota": rejection and rejection.detail})
 
 
 def _machine_of(context: Context, request: StudyRequest) -> StudyMachine:

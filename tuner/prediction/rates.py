@@ -219,7 +219,7 @@ def with_uplinks(network: Network, cluster: Cluster, in_measurements: float = 1.
     leaf, oversubscription = cluster.nodes_per_leaf, cluster.oversubscription or 1.0
     if leaf is None or oversubscription <= 1.0:
         return network
-    return replace(network, uplinks=Uplinks(leaf, oversubscription, in_measurements))
+    return replace(network, uplinks=Uplinks(leaf, oversubscription, in_measurements=in_measurements))
 
 
 def ring_share(cluster: Cluster, nodes: int) -> float:

@@ -11,7 +11,7 @@ from shardtune.service.pages.page_access import requires
 from shardtune.service.pages.rendering import CsrfChecked, render
 from shardtune.service.pages.views.plans.form import PlanForm
 from shardtune.service.pages.views.plans.page import plans_page
-from shardtune.service.process.context import Context, ContextDep
+from shardtune.service.process.context import ContextDep
 from shardtune.service.routes.plans import computed_plan
 
 router = APIRouter(prefix="/plans")

@@ -51,6 +51,19 @@ def test_the_first_answer_names_the_missing_worker_before_it_asks_for_a_budget(s
     assert here["summary"].startswith("Estimate of a study")
 
 
+def test_the_first_answer_names_a_used_up_quota_before_it_asks_for_a_budget(service):
+    """An agent asked its user for a budget and a confirmation, and learnt then that the project may start nothing."""
+    SimulatedWorker(service).register()
+    service.put("/v1/projects/default", json={"quotas": {"running_studies": 1}}).raise_for_status()
+    create(service)
+    used_up = "project (default) may run 1 studies at once; wait for one to end, pause or cancel one"
+    elsewhere = STUDY | {"cluster": "8xh100"}
+    quota, missing, budget = text(ask(service, "studies_create", **elsewhere)).splitlines()
+    assert quota == used_up and "is not offered by any live worker" in missing and budget.startswith("max_gpu_seconds")
+    estimate = ask(service, "studies_create", **STUDY, max_gpu_seconds=600).structured_content
+    assert estimate["summary"].startswith(f"It cannot start now: {used_up}. Estimate of a study")
+
+
 def test_an_agent_goes_from_a_question_to_the_files_of_a_tuned_answer(service):
     worker = SimulatedWorker(service, behave=quietly).register()
     job = {name: STUDY[name] for name in ("model", "cluster", "sequence_length", "global_batch")}

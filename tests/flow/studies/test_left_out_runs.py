@@ -70,6 +70,15 @@ def first_optional_run(client, worker, purpose):
     raise AssertionError(f"the study ended without a {purpose} run")
 
 
+CODES = {
+    "cancelled by its user": "cancelled",
+    "gpu_seconds_per_day": "quota_used_up",
+    "allocation ends before it could finish": "worker_ends",
+    "no live worker": "no_worker",
+}
+"""Code of a rehearsal that was left out, by words of its reason."""
+
+
 def check_answer_without(client, study_id, purpose, reason):
     """The study is complete, its answer is served, and says why the optional runs were left out."""
     study = read(client, study_id)
@@ -82,6 +91,7 @@ def check_answer_without(client, study_id, purpose, reason):
         rehearsals = study["result"]["projection"]["rehearsals"]
         assert {row["outcome"] for row in rehearsals} == {"not_rehearsed"}
         assert all(reason in row["problem"]["message"] for row in rehearsals)
+        assert {row["problem"]["code"] for row in rehearsals} == {CODES[reason]}
     assert client.get("/v1/recommendations").json()["recommendations"][0]["study_id"] == study_id
 
 

@@ -177,6 +177,7 @@ def test_prices_and_measurements_are_read_from_files(tmp_path: Path, capsys: pyt
         with pytest.raises(InputError, match=words):
             plan(*RUN, *files)
 
+
 def test_a_file_may_hold_prices_of_other_kinds_and_a_missing_one_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -185,7 +186,9 @@ def test_a_file_may_hold_prices_of_other_kinds_and_a_missing_one_is_named(
     def costs(*arguments: str) -> tuple[dict[str, float | None], list[str]]:
         plan(*RUN, "--prices", str(file), *arguments, "--json")
         answer = json.loads(capsys.readouterr().out)
-        rows = {row["gpu"]: row["cost"] and row["cost"]["expected"] / row["gpu_hours"]["expected"] for row in answer["rows"]}
+        rows = {
+            row["gpu"]: row["cost"] and row["cost"]["expected"] / row["gpu_hours"]["expected"] for row in answer["rows"]
+        }
         return rows, [note for note in answer["notes"] if "--prices" in note]
 
     file.write_text('{"b200": 5, "own-gpu": 9, "H100-SXM5-80GB": 3, "H200": 4, "t4": -1}')

@@ -233,9 +233,7 @@ def test_measured_collectives_crossed_the_leaf_switches_of_their_own_cluster(
     )
     own = CLUSTER.model_copy(update={"nodes": 16} | stated)
     target = CLUSTER.model_copy(update={"nodes_per_leaf": 1, "oversubscription": 4.0})
-    plain, limited = (
-        machine(cluster, measured=measured, measured_on=own).network for cluster in (CLUSTER, target)
-    )
+    plain, limited = (machine(cluster, measured=measured, measured_on=own).network for cluster in (CLUSTER, target))
     size, one, ranks, world = np.array([4e9]), np.ones(1), np.array([32.0]), np.array([256.0])
     seconds_of = [
         float(ring_seconds(size, one, ranks, network.for_job(world), "all_reduce", 8.0)[0])

@@ -33,7 +33,7 @@ def why_search_ends(snapshot: StudySnapshot, field: Finalists, spent: StudySpent
     usual_s = budget_left.usual_run_s(snapshot.history)
     if not budget_left.is_limited(snapshot.spec.budget) or usual_s is None or not field.needs_runs:
         return None
-    # Running trials and the next one end before the comparison begins; only those on the same devices one by one.
+    # The trials under way end before the comparison begins, as the next one does, and all at about the same time.
     trials = 1 + sum(obs.state.is_open for obs in snapshot.history)
     ranks = snapshot.cluster.world_size
     after = StudySpent(spent.gpu_seconds + trials * usual_s * ranks, spent.elapsed_s + usual_s)
@@ -44,7 +44,7 @@ def why_search_ends(snapshot: StudySnapshot, field: Finalists, spent: StudySpent
     return StudyReason(
         code=short.code,
         text=f"the rest of {short.limit} is kept for the final comparison",
-        details=f"after one more trial {short.left} are left, and {runs} and the checks of the answer take about "
+        details=f"after the next trial {short.left} are left, and {runs} and the checks of the answer take about "
         f"{short.needed}",
     )
 
@@ -57,8 +57,8 @@ def fitting_finalists(snapshot: StudySnapshot, field: Finalists, spent: StudySpe
         kept = replace(kept, candidates=kept.candidates[:-1])
     if short is None or kept is field:
         return field
-    left_out = len(field.candidates) - len(kept.candidates)
-    note = f"{short.limit} leaves {short.left} for the final comparison: its {counted(left_out, 'slowest candidate')} did not run again"
+    left_out = counted(len(field.candidates) - len(kept.candidates), "slowest candidate")
+    note = f"{short.limit} leaves {short.left} for the final comparison: its {left_out} did not run again"
     return replace(kept, notes=(*kept.notes, note))
 
 

@@ -212,9 +212,7 @@ def _check_searches_on(
     """
     if not is_searching and row.reason_code == StudyReasonCode.ALL_TRIED:
         remedy = "give add_pairs, or clone it" if takes_pairs(row, 1) else "clone it"
-        raise Conflict(
-            "nothing_to_extend", f"{stopping.ALL_TRIED.text} in study {row.id}; {remedy} with another space"
-        )
+        raise Conflict("nothing_to_extend", f"{stopping.ALL_TRIED.text} in study {row.id}; {remedy} with another space")
     reason = stopping.stop_reason(snapshot.history, budget, *spent)
     if reason is None and not is_searching:
         # The next comparison begins anew: the pairs of the last one do not count for it.

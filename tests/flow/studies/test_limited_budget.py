@@ -108,7 +108,9 @@ def test_only_the_run_under_way_exceeds_the_limit(quick_client, clock):
     assert study["gpu_seconds"] == 24.0 + 26.0 and sorted(runs.values()) == [1, 1, 2]
     result = study["result"]
     assert result["verdict"] == "undecided" and result["final_comparison"]["pairs"] == 0
-    assert any("leaves 0 GPU-seconds" in note and "the rest of a pair takes about 6" in note for note in result["notes"])
+    assert any(
+        "leaves 0 GPU-seconds" in note and "the rest of a pair takes about 6" in note for note in result["notes"]
+    )
     assert result["resume_check"]["outcome"] == "not_checked"
     assert result["resume_check"]["reason"] == "budget.max_gpu_seconds (48) is used up"
 
@@ -116,6 +118,7 @@ def test_only_the_run_under_way_exceeds_the_limit(quick_client, clock):
 def test_the_trials_of_the_baseline_run_however_small_the_rest(quick_client):
     _, study_id = worked(quick_client, max_gpu_seconds=25.0)
     study = read(quick_client, study_id)
-    assert study["trials"] == {"complete": 3} and study["gpu_seconds"] == 24.0
+    # The resume check began below the limit, and is the one run that exceeds it.
+    assert study["trials"] == {"complete": 3} and study["gpu_seconds"] == 24.0 + RUN_GPU_S
     assert study["result"]["verdict"] == "undecided"
     assert study["result"]["baseline"]["trial_number"] == 0

@@ -30,7 +30,9 @@ RUN_S, RUN_GPU_S = 5.0, 10.0
 """Seconds and GPU-seconds of every run, on two ranks."""
 
 
-def searched(speeds: Sequence[float], has_baseline: bool = True, spent: float = 0.0, **budget: float) -> StudySnapshot:
+def searched(
+    speeds: Sequence[float], has_baseline: bool = True, *, spent: float = 0.0, **budget: float
+) -> StudySnapshot:
     """A study whose search has ended; without resume check."""
     study, history = study_of(), []
     for number, speed in enumerate(speeds):
@@ -142,7 +144,7 @@ def test_the_search_ends_once_the_rest_is_needed_and_not_before_there_is_somethi
     """Three runs took 30 GPU-seconds; the next trial takes 10, and 14 validation runs 140."""
 
     def reason(spent: float, trials: int = 3, **limits: float) -> StudyReason | None:
-        snapshot = searched((100.0, 60.0, 150.0)[:trials], spent=spent, max_trials=20, **limits)
+        snapshot = searched((100.0, 60.0, 150.0)[:trials], True, spent=spent, max_trials=20, **limits)
         return study_plan.why_rest_is_kept(snapshot, StudySpent(spent, spent / 2))
 
     assert reason(30.0) is None and reason(30.0, max_gpu_seconds=180.0) is None

@@ -72,9 +72,9 @@ def test_pairs_that_do_not_fit_leave_it_undecided_and_added_pairs_raise_the_limi
     assert (study["gpu_seconds"], result["verdict"], result["undecided"]["pairs"]) == (54.0, "undecided", 2)
     (note,) = (note for note in result["notes"] if "max_gpu_seconds" in note)
     assert "leaves 0 GPU-seconds beside the checks of the answer, and a pair takes about 12" in note
-    refused = extend(quick_client, study_id, add_trials=3)
-    assert refused.json()["code"] == "nothing_to_extend", refused.text
-    assert "is kept for the final comparison" in refused.json()["detail"]
+    rejected = extend(quick_client, study_id, add_trials=3)
+    assert rejected.json()["code"] == "nothing_to_extend", rejected.text
+    assert "is kept for the final comparison" in rejected.json()["detail"]
     extended = extend(quick_client, study_id, add_pairs=5).raise_for_status().json()
     assert extended["spec"]["budget"]["max_gpu_seconds"] == 54.0 + 6 * 12.0 + 12.0
     worker.work()

@@ -197,6 +197,7 @@ def compared_runs(
     )
     runs: dict[str, list[ComparedValues]] = {study_id: [] for study_id in study_ids}
     for study_id, number, origin, block, state, worker, measurement in session.execute(query) if study_ids else ():
+        assert block is not None, "the comparison with left_out_block leaves out runs without a block"
         runs[study_id].append((number, origin, block, state, worker, measurement))
     return runs
 

@@ -62,7 +62,7 @@ def over_limit_failure(measurement: Measurement, cluster: Cluster, objective: Ob
         return Failure(
             kind=FailureKind.OVER_LIMIT,
             message=(
-                f"peak {label} of {in_words(used)} exceeds {in_words(limit)} "
+                f"peak {label} of {in_words(used, cluster.memory_gib)} exceeds {in_words(limit, cluster.memory_gib)} "
                 f"({in_words(cluster.memory_gib)} less {objective.memory_headroom:.0%} headroom)"
             ),
             peak_allocated_gib=memory.peak_allocated_gib,

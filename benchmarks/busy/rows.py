@@ -36,6 +36,8 @@ class Trial:
     number: int
     state: str
     config: Mapping[str, Any]
+    origin: str
+    """Origin of the trial, such as `default`; empty where the row has none."""
 
     @property
     def backend(self) -> str:
@@ -55,6 +57,8 @@ class StudyRows:
     """Number of validation runs of the study in any state and any final comparison."""
     resume_checks: int
     """Number of resume checks that ended with a measurement."""
+    saves: tuple[tuple[float, int], ...]
+    """Seconds and bytes of the checkpoint that each of these saved."""
 
     @cached_property
     def numbers(self) -> dict[str, int]:
@@ -65,14 +69,16 @@ class StudyRows:
         """Speeds of a trial's validation runs."""
         return [run.speed for run in self.validation if run.trial == trial]
 
+    def pairs(self, candidate: int, baseline: int) -> list[tuple[Run, Run]]:
+        """Runs of candidate and baseline in each comparison block that measured both, in the order of the blocks."""
+        blocks: dict[int | None, dict[int, Run]] = defaultdict(dict)
+        for run in self.validation:
+            blocks[run.block][run.trial] = run
+        return [(runs[candidate], runs[baseline]) for runs in blocks.values() if {candidate, baseline} <= set(runs)]
+
     def pair_ratios(self, candidate: int, baseline: int) -> list[float]:
         """Ratio of candidate to baseline speed in each comparison block that measured both."""
-        blocks: dict[int | None, dict[int, float]] = defaultdict(dict)
-        for run in self.validation:
-            blocks[run.block][run.trial] = run.speed
-        return [
-            speeds[candidate] / speeds[baseline] for speeds in blocks.values() if {candidate, baseline} <= set(speeds)
-        ]
+        return [first.speed / second.speed for first, second in self.pairs(candidate, baseline)]
 
     def fastest_search(self) -> list[int]:
         """Numbers of the complete trials, fastest by their search runs first."""
@@ -111,11 +117,15 @@ def rows_of(
     current = _first(study, _ROUND)
     validation = [row for row in runs if row["purpose"] in _VALIDATION]
     return StudyRows(
-        trials=tuple(Trial(int(row["number"]), row["state"], json.loads(row["config"])) for row in trials),
+        trials=tuple(
+            Trial(int(row["number"]), row["state"], json.loads(row["config"]), row.get("origin") or "")
+            for row in trials
+        ),
         search=tuple(_measured((row for row in runs if row["purpose"] == "search"), number_of)),
         validation=tuple(_measured((row for row in validation if _first(row, _ROUND) == current), number_of)),
         validation_rows=len(validation),
         resume_checks=sum(row["purpose"] in _RESUME_CHECK and row["state"] == "complete" for row in runs),
+        saves=tuple(_saves(row for row in runs if row["purpose"] in _RESUME_CHECK and row["state"] == "complete")),
     )
 
 
@@ -130,6 +140,13 @@ def _measured(rows: Iterable[Mapping[str, Any]], number_of: Mapping[int, int]) -
             is_disturbed=measurement.get("disturbed") is not None,
             block=_first(row, _BLOCK),
         )
+
+
+def _saves(rows: Iterable[Mapping[str, Any]]) -> Iterable[tuple[float, int]]:
+    for row in rows:
+        measured = json.loads(row.get("resume_check") or "null")
+        if measured is not None:
+            yield float(measured["save_s"]), int(measured["checkpoint_bytes"])
 
 
 def _first(row: Mapping[str, Any], names: Iterable[str]) -> Any:

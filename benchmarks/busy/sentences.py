@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.busy.rows import StudyRows, config_key, typical_speed
+from benchmarks.busy.cost_and_verdict import checkpoint_cost, is_uncertain, was_default, were_enough
+from benchmarks.busy.evidence import Evidence, Match
+from benchmarks.busy.rows import StudyRows, typical_speed
 from shardtune.service.wording.backend_words import backend_name
 from shardtune.service.wording.study_words import rate
-
-Match = re.Match[str]
 
 
 @dataclass(frozen=True)
@@ -22,37 +22,6 @@ class Statements:
     count: int
     false: tuple[str, ...]
     unread: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Evidence:
-    """Answer of a study and the rows that it must agree with."""
-
-    answer: Mapping[str, Any]
-    rows: StudyRows
-
-    @property
-    def best(self) -> int:
-        """Number of the recommended trial."""
-        return self._number("best")
-
-    @property
-    def paired(self) -> tuple[int, int]:
-        """Numbers of the trials that were paired: candidate and baseline."""
-        return self._number("candidate" if self.answer.get("candidate") else "best"), self._number("baseline")
-
-    @property
-    def pair_ratios(self) -> list[float]:
-        """Ratios of candidate to baseline speed in the pairs, by the rows."""
-        return self.rows.pair_ratios(*self.paired)
-
-    @property
-    def paired_disturbances(self) -> int:
-        """Number of disturbed validation runs of the two paired trials."""
-        return sum(run.is_disturbed and run.trial in self.paired for run in self.rows.validation)
-
-    def _number(self, contender: str) -> int:
-        return self.rows.numbers[config_key(self.answer[contender]["config"])]
 
 
 def _were_repeated(evidence: Evidence, match: Match) -> bool:
@@ -196,6 +165,19 @@ CHECKS: tuple[tuple[str, Callable[[Evidence, Match], bool]], ...] = (
     ),
     (r"^measured in (one run|\d+ runs), ", _runs_of_best),
     (r"^checkpoint resume: passed|^went on from its own checkpoint", _resumed),
+    (
+        r"^checkpoints: (less than 0\.01%|[\d.]+%) of training time with a blocking save every ([\d,]+) s(?: \(([\d,]+) MB/s)?",
+        checkpoint_cost,
+    ),
+    (
+        r"^baseline: .*, the fastest documented default \((by validation runs of (\d+) defaults|by its search run|the only.*)\)",
+        was_default,
+    ),
+    (
+        r"^(\d+) pairs were enough: none of their runs was disturbed, and (?:(the whole interval)|they rule out)",
+        were_enough,
+    ),
+    (r"^how much faster it is stays uncertain: ([\d.]+)× to ([\d.]+)× \(95 % interval of (\d+) pairs\)", is_uncertain),
 )
 """Patterns of sentences with their checks, for this checkout's words and those of f1021fe; all that match apply."""
 

@@ -180,9 +180,7 @@ def open_runs(session: Session, study_ids: Sequence[str]) -> dict[str, set[tuple
     return runs
 
 
-def compared_runs(
-    session: Session, study_ids: Sequence[str], left_out_block: int
-) -> dict[str, list[ComparedValues]]:
+def compared_runs(session: Session, study_ids: Sequence[str], left_out_block: int) -> dict[str, list[ComparedValues]]:
     """Return the runs in comparison blocks of each study's current final comparison: number and origin of the trial,
     block, state, worker of the last attempt, and measurement. Runs of the block `left_out_block` are left out."""
     columns = (TrialRow.number, TrialRow.origin, RunRow.comparison_block, RunRow.state, AttemptRow.worker_id)
@@ -197,8 +195,8 @@ def compared_runs(
     )
     runs: dict[str, list[ComparedValues]] = {study_id: [] for study_id in study_ids}
     for study_id, number, origin, block, state, worker, measurement in session.execute(query) if study_ids else ():
-        assert block is not None, "the comparison with left_out_block leaves out runs without a block"
-        runs[study_id].append((number, origin, block, state, worker, measurement))
+        if block is not None:
+            runs[study_id].append((number, origin, block, state, worker, measurement))
     return runs
 
 

@@ -40,8 +40,8 @@ def run_row(position: int, trial: int, speed: float, purpose: str = "search", **
 def history(**study: object):
     """Rows of a study: trial 0 is the slow default, 1 the fast winner, 2 another backend; seven pairs of 0 and 1."""
     trials = [
-        {"id": number, "number": number, "state": "complete", "config": json.dumps(plain(config))}
-        for number, config in enumerate((SLOW, FAST, OTHER))
+        {"id": number, "number": number, "state": "complete", "origin": origin, "config": json.dumps(plain(config))}
+        for number, (config, origin) in enumerate(((SLOW, "default"), (FAST, "sampler"), (OTHER, "default")))
     ]
     runs = [run_row(position, position, speed) for position, speed in enumerate((100.0, 160.0, 120.0))]
     for block in range(ROUNDS):

@@ -52,7 +52,7 @@ def reject_if_too_large(
     free = available_gib(cluster, objective)
     if least > free * GIB:
         rank_name = "GPU" if cluster.device == "cuda" else "CPU rank"
-        limit = f"{memory(free)} ({memory(cluster.memory_gib)} less {objective.memory_headroom:.0%} headroom)"
+        limit = f"{memory(free, cluster.memory_gib)} ({memory(cluster.memory_gib)} less {objective.memory_headroom:.0%} headroom)"
         text = f"{_format_bytes(need)}, at the least {_format_bytes(least)}: {_describe_largest_terms(table, calibration.factor)}"
         return _build_rejection(
             config, least, free, "rank", f"each {rank_name} is predicted to hold {text}; it has {limit}"

@@ -44,7 +44,9 @@ def of(study: Study, workers: Sequence[OfferedMachine], stale_fields: Sequence[s
     nearest = min(matching, key=lambda worker: (len(changes_by_worker[worker.name]), -worker.seen_at.timestamp()))
     changed = changes_by_worker[nearest.name]
     if not changed and not stale_fields:
-        return StudyFreshness("fresh", "a registered worker, live or not, has the hardware and software this was measured on")
+        return StudyFreshness(
+            "fresh", "a registered worker, live or not, has the hardware and software this was measured on"
+        )
     descriptions = ", ".join(change.describe() for change in changed) or ", ".join(stale_fields)
     fields = tuple(stale_fields) or tuple(change.field for change in changed)
     shown = ", ".join(change.describe() for change in changed)

@@ -351,7 +351,9 @@ def test_the_first_page_and_the_studys_page_say_one_sentence_of_a_gain_without_a
     study = answered(TOO_BUSY.model_copy(update={"best": best}))
     line = StudyLine(study, "2 CPU", "batch", best, 0.5, 4.0, FRESH, None)
     note, _, kept = target_card(line, None, "EUR", study.created_at).gain.note.partition("; ")
-    assert note == "So far the candidate reached 1.05× the baseline's speed (95 % interval 0.97 to 1.10, which includes 1)"
+    assert (
+        note == "So far the candidate reached 1.05× the baseline's speed (95 % interval 0.97 to 1.10, which includes 1)"
+    )
     assert words.verdict(study, Purpose("search", "search"))[1].endswith(f" {note}.")
     assert bool(kept) == (best is OWN)
 

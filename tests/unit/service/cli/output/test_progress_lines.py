@@ -182,7 +182,7 @@ def test_a_trial_that_waits_says_for_what(ends: tuple[str, ...], reason: str) ->
     """Between two attempts, "trial 0: waiting" stood in the lines without a reason."""
     noon = datetime(2026, 1, 1, 12, tzinfo=UTC)
     attempts = tuple(
-        Attempt(attempt=number, worker="w", started_at=noon, finished_at=noon, end=end)
+        Attempt(attempt=number, worker="w", started_at=noon, finished_at=noon, end=end, gpu_seconds=1.0)
         for number, end in enumerate(ends, 1)
     )
     run = Run(run_id="r", purpose="search", state=TrialState.WAITING, attempts=attempts)

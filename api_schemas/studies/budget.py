@@ -16,15 +16,18 @@ DEFAULT_TRIALS, MOST_TRIALS = 40, 10_000
 
 class Budget(Schema):
     """Limits of a study. The search ends at the first limit that it reaches. The final comparison (paired runs that
-    decide) has limits of its own."""
+    decide) keeps the limits of GPU-seconds and time as well, and has a limit on pairs of its own."""
 
     max_trials: int | None = Field(default=None, ge=1, le=MOST_TRIALS)
     """Exact number of trials, unless the search space is exhausted first. If None, up to 40 trials run, fewer if
     further gain is unlikely."""
     max_gpu_seconds: float | None = Field(default=None, gt=0)
-    """Maximum GPU-seconds (seconds × ranks) of all runs of the study."""
+    """Maximum GPU-seconds (seconds × ranks) of the study. The search ends early enough for the final comparison, which
+    starts no pair that would exceed the limit. A run that is under way at the limit is not ended, so it may exceed it.
+    Recipes in `consider`, rehearsals and runs under the profiler are not limited."""
     max_wall_seconds: float | None = Field(default=None, gt=0)
-    """Maximum seconds that the study may take, counted from the moment at which it could first run."""
+    """Maximum seconds that the study may take, counted from the moment at which it could first run. It limits the same
+    runs as `max_gpu_seconds`."""
     planned_gpu_hours: float | None = Field(default=None, gt=0, le=1e9, examples=[5000.0])
     """Length in hours × GPUs of the training run that will use the result. If set, the search stops once the next trial
     is expected to cost more GPU-time than it saves, instead of at an expected gain below 1 %. Not allowed together with

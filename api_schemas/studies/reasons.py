@@ -14,9 +14,10 @@ class StudyReasonCode(StrEnum):
     TRIALS_USED = "trials_used"
     """All trials of the budget have run."""
     GPU_SECONDS_USED = "gpu_seconds_used"
-    """The search has used the budget's GPU-seconds."""
+    """The search has used the budget's GPU-seconds, except those that are kept for the final comparison."""
     WALL_SECONDS_USED = "wall_seconds_used"
-    """The time since the study's start has reached the budget's limit."""
+    """The time since the study's start has reached the budget's limit, less the time that is kept for the final
+    comparison."""
     LITTLE_GAIN = "little_gain"
     """The speed that further trials are expected to gain is too small."""
     COSTS_MORE = "costs_more"

@@ -26,7 +26,8 @@ class Extension(Schema):
     """Seconds that are added to the study's limit of wall time. Allowed only if the study has such a limit. The time
     since the study ended does not count."""
     add_pairs: int | None = Field(default=None, ge=1, le=MOST_PAIRS)
-    """Number of pairs of validation runs (challenger and baseline) that are added to the study's limit."""
+    """Number of pairs of validation runs (challenger and baseline) that are added to the study's limit. If they alone are
+    added, limits of GPU-seconds and time are raised as far as these pairs should need it."""
     wait_for_quiet_s: float | None = Field(default=None, gt=0, le=MOST_QUIET_WAIT_S, examples=[1800.0])
     """Seconds that are added to the time for which workers may wait, before the study's runs, until the machine is
     quiet. Allowed only with another field of the request, because waiting alone adds no runs."""

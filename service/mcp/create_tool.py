@@ -91,7 +91,7 @@ def _estimate(max_gpu_seconds: float, cost: StudyCost | None, code: str | None) 
     return StudiesCreateAnswer(
         summary=(
             f"{cannot_start}Estimate of a study that was not started: it would take {expected}, at most {max_gpu_seconds / 3600:g} GPU-hours by the "
-            "budget. Show this to the user; if they agree, repeat the call with the confirmation."
+            f"budget{_beyond_limit(cost)}. Show this to the user; if they agree, repeat the call with the confirmation."
         ),
         state="needs_confirmation",
         confirmation=code,
@@ -106,6 +106,12 @@ def _estimate(max_gpu_seconds: float, cost: StudyCost | None, code: str | None) 
         stops=() if cost is None else cost.stops,
         study=None,
     )
+
+
+def _beyond_limit(cost: StudyCost | None) -> str:
+    """Return the runs that the budget's limit does not end, as a part of a sentence."""
+    recipes = cost is not None and cost.recipe_runs.high > 0
+    return " (and the rest of a run that is under way then" + ("; recipes are compared beyond it)" if recipes else ")")
 
 
 def _range(value: Range | None, unit: str) -> Figure | None:

@@ -4,8 +4,10 @@ run, and the recipes that the study considers.
 
 from collections.abc import Mapping
 
+from shardtune.api_schemas.studies.budget import Budget
 from shardtune.api_schemas.studies.final_comparison import Finalists
 from shardtune.api_schemas.studies.study_result import StudyResult, Verdict
+from shardtune.service.planning import study_budget
 from shardtune.service.planning.study_snapshot import StudySnapshot
 from shardtune.service.planning.study_steps import (
     Complete,
@@ -16,7 +18,8 @@ from shardtune.service.planning.study_steps import (
     Step,
     Wait,
 )
-from shardtune.tuner.verdict import final_comparison, ranking, run_length, whole_steps
+from shardtune.tuner.verdict import budget_left, final_comparison, ranking, run_length, whole_steps
+from shardtune.tuner.verdict.budget_left import StudySpent
 from shardtune.tuner.verdict.comparison_blocks import NextRun
 from shardtune.tuner.verdict.recipes import comparison
 from shardtune.tuner.verdict.winner import resume_check, sustained_run
@@ -32,15 +35,30 @@ def next_confirmation(snapshot: StudySnapshot, finalists: Finalists, elapsed_s: 
     if not finalists.needs_runs:
         return _finish(snapshot, finalists, ranking.result_of_baseline(snapshot.history, finalists), elapsed_s)
     ranking_state = _ranking_state(snapshot, finalists)
-    if ranking_state.next is not None:
+    if ranking_state.next is None:
+        return _finish(snapshot, finalists, result_of(snapshot, finalists, ranking_state), elapsed_s)
+    reason = study_budget.why_no_run(snapshot, ranking_state.next, StudySpent(snapshot.gpu_seconds, elapsed_s))
+    if reason is None:
         return validation_run(snapshot, ranking_state.next, ranking.search_speeds(snapshot.history))
-    return _finish(snapshot, finalists, result_of(snapshot, finalists, ranking_state), elapsed_s)
+    ranking_state = final_comparison.without_further_runs(ranking_state, finalists)
+    result = result_of(snapshot, finalists, ranking_state)
+    return _finish(snapshot, finalists, result.model_copy(update={"notes": (*result.notes, reason)}), elapsed_s)
 
 
 def pairs_so_far(snapshot: StudySnapshot, finalists: Finalists) -> int:
     """Number of pairs that the present final comparison of a study has run, with those that were left out."""
     ranking_state = _ranking_state(snapshot, finalists)
     return len(ranking_state.pairs) + len(ranking_state.uneven_pairs)
+
+
+def budget_for_pairs(
+    snapshot: StudySnapshot, finalists: Finalists, budget: Budget, pairs: int, spent: StudySpent
+) -> Budget:
+    """Raise the limits of a budget as far as pairs that are added to the present final comparison need it."""
+    if not budget_left.is_limited(budget):
+        return budget
+    state = _ranking_state(snapshot, finalists)
+    return study_budget.with_room_for_pairs(snapshot, budget, finalists, state, pairs, spent)
 
 
 def _ranking_state(snapshot: StudySnapshot, finalists: Finalists) -> final_comparison.RankingState:
@@ -57,7 +75,11 @@ def _ranking_state(snapshot: StudySnapshot, finalists: Finalists) -> final_compa
 def _finish(snapshot: StudySnapshot, finalists: Finalists, result: StudyResult, elapsed_s: float) -> Step:
     confirmed = confirm_extension(snapshot, finalists, result)
     if isinstance(confirmed, NewValidationRun):
-        return confirmed
+        used_up = study_budget.why_no_check(snapshot, StudySpent(snapshot.gpu_seconds, elapsed_s))
+        # A decided verdict must not rest on extrapolated times alone, whatever its check takes.
+        if used_up is None or result.verdict is not Verdict.UNDECIDED:
+            return confirmed
+        confirmed = whole_steps.checked(result, snapshot.history, finalists)
     if snapshot.answer(confirmed) is not confirmed:
         # The runs that follow are of a study's answer, and this comparison's winner will not be it.
         return Complete(confirmed)
@@ -102,7 +124,10 @@ def _check_resume(snapshot: StudySnapshot, result: StudyResult, elapsed_s: float
     """
     check = resume_check.next_step(result, snapshot.spec, snapshot.resume_runs, snapshot.has_resume_worker)
     if isinstance(check, resume_check.CheckDue):
-        return NewResumeRun(result.best.trial_number)
+        used_up = study_budget.why_no_check(snapshot, StudySpent(snapshot.gpu_seconds, elapsed_s))
+        if used_up is None:
+            return NewResumeRun(result.best.trial_number)
+        check = resume_check.unchecked(result.best.trial_number, used_up)
     return _time_sustained(snapshot, result.model_copy(update={"resume_check": check}), elapsed_s)
 
 
@@ -115,7 +140,7 @@ def _time_sustained(snapshot: StudySnapshot, result: StudyResult, elapsed_s: flo
         return _consider_recipes(snapshot, result)
     number = result.best.trial_number
     best = next(obs for obs in snapshot.history if obs.number == number)
-    spent = sustained_run.StudySpent(snapshot.gpu_seconds, elapsed_s)
+    spent = StudySpent(snapshot.gpu_seconds, elapsed_s)
     sustained = sustained_run.next_step(
         result,
         best,

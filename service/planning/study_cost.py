@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from shardtune.api_schemas.formatting import listed
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.studies.budget import Budget
 from shardtune.api_schemas.studies.study_cost import ExpectedGain, Range, StudyCost
@@ -162,7 +163,6 @@ def _hours(
         low=trials.low * (soonest_s + fastest.seconds(shortest=True)),
         high=trials.high * (latest_s + slowest.seconds(shortest=False)),
     )
-    search = _limited(search, budget, cluster.world_size)
     compared = Range(
         low=validation.low * (soonest_s + fastest.seconds(shortest=True)) + fastest.whole_steps_s(soonest_s),
         high=validation.high * (latest_s + usual.seconds(shortest=False)) + slowest.whole_steps_s(latest_s),
@@ -179,18 +179,21 @@ def _hours(
         high=considered.runs.high * (latest_s + usual.of_whole_steps().seconds(shortest=False))
         + considered.whole_loss_steps * usual.step_s,
     )
-    parts = (search, compared, long_run, beside)
-    return Range(low=sum(part.low for part in parts) / 3600, high=sum(part.high for part in parts) / 3600)
+    parts = (search, compared, long_run)
+    whole = Range(low=sum(part.low for part in parts), high=sum(part.high for part in parts))
+    # The limits of the budget hold for the answer, and not for the recipes beside it.
+    whole = _limited(whole, budget, cluster.world_size)
+    return Range(low=(whole.low + beside.low) / 3600, high=(whole.high + beside.high) / 3600)
 
 
-def _limited(search: Range, budget: Budget, world: int) -> Range:
-    """Reduce the estimated seconds of a search to what its time budget allows."""
+def _limited(study: Range, budget: Budget, world: int) -> Range:
+    """Reduce the estimated seconds of a study to what its limits of GPU-seconds and time allow."""
     limits = [
         budget.max_wall_seconds,
         None if budget.max_gpu_seconds is None else budget.max_gpu_seconds / world,
     ]
     most = min((limit for limit in limits if limit is not None), default=math.inf)
-    return Range(low=min(search.low, most), high=min(search.high, most))
+    return Range(low=min(study.low, most), high=min(study.high, most))
 
 
 def _gain(forecast: CostPredictions) -> ExpectedGain | None:
@@ -214,6 +217,16 @@ def _fastest_that_fits(predictions: Sequence[Prediction]) -> Prediction | None:
     return max(sure or fitting, key=lambda item: item.speed.tokens_per_s_per_gpu if item.speed else 0.0, default=None)
 
 
+def _limits(budget: Budget) -> str:
+    """Limits of GPU-seconds and time that a budget sets, for a sentence; empty if it sets none."""
+    limits = []
+    if budget.max_gpu_seconds is not None:
+        limits.append(f"{budget.max_gpu_seconds:,g} GPU-seconds (budget.max_gpu_seconds)")
+    if budget.max_wall_seconds is not None:
+        limits.append(f"{budget.max_wall_seconds:,g} seconds (budget.max_wall_seconds)")
+    return listed(limits, "or")
+
+
 def _stops(budget: Budget, cluster: Cluster, considered: ConsideredPlan) -> list[str]:
     if budget.max_trials is not None:
         stops = [f"the search ends after {budget.max_trials} trials (budget.max_trials)"]
@@ -227,12 +240,12 @@ def _stops(budget: Budget, cluster: Cluster, considered: ConsideredPlan) -> list
             f"the search ends once the next trial is expected to gain less than {MIN_GAIN:.0%}, or after "
             f"{budget.most_trials} trials"
         ]
-    if budget.max_gpu_seconds is not None:
-        stops.append(f"or after {budget.max_gpu_seconds:,g} GPU-seconds (budget.max_gpu_seconds)")
-    if budget.max_wall_seconds is not None:
-        stops.append(f"or after {budget.max_wall_seconds:,g} seconds (budget.max_wall_seconds)")
+    limits = _limits(budget)
+    if limits:
+        stops.append(f"or once the rest of {limits} is needed for the final comparison")
     stops.append(
         f"the final comparison ends with its verdict, after {quiet_test.FEWEST_PAIRS} to {budget.max_pairs} pairs"
+        + (f"; or before a pair that would exceed {limits}" if limits else "")
     )
     if sustained_s := budget.sustained_seconds(cluster.device):
         stops.append(

@@ -14,8 +14,8 @@ from shardtune.api_schemas.studies.study_state import StudyPhase, StudyState
 from shardtune.api_schemas.training.models import ModelSummary
 from shardtune.api_schemas.trials.failures import Failure, FailureKind
 from shardtune.api_schemas.trials.measurements import Measurement
-from shardtune.api_schemas.trials.trial import Rejection
-from shardtune.service.planning import agreement, study_sampler
+from shardtune.api_schemas.trials.trial import Rejection, TrialOrigin
+from shardtune.service.planning import agreement, study_budget, study_sampler
 from shardtune.service.planning.final_steps import next_confirmation
 from shardtune.service.planning.planner_cache import PlannerCache
 from shardtune.service.planning.study_snapshot import StudySnapshot
@@ -24,7 +24,8 @@ from shardtune.tuner.history import Observation
 from shardtune.tuner.prediction import learning, memory_gate, traced_shape
 from shardtune.tuner.prediction.shapes import calibration_choice
 from shardtune.tuner.search import seeds, space, stopping, suggest, warm_start
-from shardtune.tuner.verdict import parity, ranking, run_length
+from shardtune.tuner.verdict import budget_left, parity, ranking, run_length
+from shardtune.tuner.verdict.budget_left import StudySpent
 from shardtune.tuner.verdict.winner import resume_check
 
 
@@ -63,20 +64,22 @@ def plan_next_step(snapshot: StudySnapshot, planner_cache: PlannerCache, now: da
     """
     if snapshot.state is not StudyState.RUNNING or snapshot.model_summary is None:
         return Wait()
-    elapsed_s = (now - snapshot.started_at).total_seconds()
+    spent = StudySpent(snapshot.gpu_seconds, (now - snapshot.started_at).total_seconds())
     if snapshot.phase is StudyPhase.FINAL_COMPARISON and snapshot.final_comparison is not None:
-        return next_confirmation(snapshot, snapshot.final_comparison, elapsed_s)
+        return next_confirmation(snapshot, snapshot.final_comparison, spent.elapsed_s)
     # A final comparison without finalists lost a trial and begins anew: its finalists are picked again from what is
     # left.
     if snapshot.phase is StudyPhase.FINAL_COMPARISON:
-        return _end_search(snapshot, None, ())
-    reason = stopping.stop_reason(snapshot.history, snapshot.spec.budget, snapshot.gpu_seconds, elapsed_s)
+        return _end_search(snapshot, spent, None, ())
+    reason = stopping.stop_reason(snapshot.history, snapshot.spec.budget, *spent)
     if reason is not None:
-        return _end_search(snapshot, reason, ())
-    return _next_trial(snapshot, snapshot.model_summary, planner_cache) if may_ask else Wait()
+        return _end_search(snapshot, spent, reason, ())
+    return _next_trial(snapshot, spent, snapshot.model_summary, planner_cache) if may_ask else Wait()
 
 
-def _next_trial(snapshot: StudySnapshot, model_summary: ModelSummary, planner_cache: PlannerCache) -> Step:
+def _next_trial(
+    snapshot: StudySnapshot, spent: StudySpent, model_summary: ModelSummary, planner_cache: PlannerCache
+) -> Step:
     spec = snapshot.spec
     # Kept per study: building a space takes long, and it depends only on what never changes after the model summary.
     try:
@@ -105,9 +108,12 @@ def _next_trial(snapshot: StudySnapshot, model_summary: ModelSummary, planner_ca
         sampler,
     )
     stop_reason = stopping.no_gain_reason(suggestion.reason, snapshot.history, spec.budget)
+    # The trials that every search begins with run first: the baseline is one of them, and a second one agrees with it.
+    if stop_reason is None and suggestion.origin is TrialOrigin.SAMPLER:
+        stop_reason = why_rest_is_kept(snapshot, spent)
     # Even where a configuration is left, expected gains may be too small to go on.
     if stop_reason is not None:
-        return _end_search(snapshot, stop_reason, suggestion.rejections)
+        return _end_search(snapshot, spent, stop_reason, suggestion.rejections)
     if suggestion.config is not None:
         assert suggestion.origin is not None
         prediction = learning.predict_trial(
@@ -121,10 +127,22 @@ def _next_trial(snapshot: StudySnapshot, model_summary: ModelSummary, planner_ca
             suggestion.reason,
             run_length.search_range(snapshot.history, parity_groups_so_far(snapshot.history, spec).infeasible),
         )
-    return _end_search(snapshot, stopping.ALL_TRIED, suggestion.rejections)
+    return _end_search(snapshot, spent, stopping.ALL_TRIED, suggestion.rejections)
 
 
-def _end_search(snapshot: StudySnapshot, reason: StudyReason | None, rejections: tuple[Rejection, ...]) -> Step:
+def why_rest_is_kept(snapshot: StudySnapshot, spent: StudySpent) -> StudyReason | None:
+    """Reason to end a search because the rest of its limits of GPU-seconds and time is needed for the final comparison;
+    None if another trial fits."""
+    if not budget_left.is_limited(snapshot.spec.budget):
+        return None
+    groups = parity_groups_so_far(snapshot.history, snapshot.spec)
+    field = ranking.pick_finalists(snapshot.history, snapshot.baseline is not None, groups)
+    return study_budget.why_search_ends(snapshot, field, spent)
+
+
+def _end_search(
+    snapshot: StudySnapshot, spent: StudySpent, reason: StudyReason | None, rejections: tuple[Rejection, ...]
+) -> Step:
     """Plan what follows a search that has ended: wait for runs that still execute, then choose the finalists. If
     there are none, fail the study with the reason.
     """
@@ -139,6 +157,7 @@ def _end_search(snapshot: StudySnapshot, reason: StudyReason | None, rejections:
             return Fail(reason, rejections)
         return Fail(_with_end_of_search(failure, reason if snapshot.history else None), rejections)
     field = ranking.pick_finalists(snapshot.history, snapshot.baseline is not None, final_parity.parity_groups)
+    field = study_budget.fitting_finalists(snapshot, field, spent)
     differences = agreement.measured_differences(
         snapshot.history, snapshot.spec.workload, snapshot.cluster, final_parity.parity_groups
     )

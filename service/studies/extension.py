@@ -24,18 +24,21 @@ from shardtune.service.http import etags
 from shardtune.service.http.errors import Conflict, invalid, invalid_from_value_error
 from shardtune.service.http.idempotent_requests import NO_KEY, IdempotencyKey
 from shardtune.service.lifecycle import advance, transitions
-from shardtune.service.planning import study_snapshot
-from shardtune.service.planning.final_steps import next_confirmation, pairs_so_far
+from shardtune.service.planning import study_plan, study_snapshot
+from shardtune.service.planning.final_steps import budget_for_pairs, next_confirmation, pairs_so_far
 from shardtune.service.planning.study_snapshot import StudySnapshot
 from shardtune.service.planning.study_steps import NewValidationRun
 from shardtune.service.process.context import Context
 from shardtune.service.studies.create_and_read import get_study, study_views
 from shardtune.service.workers import compatibility, registry
 from shardtune.tuner.search import stopping
+from shardtune.tuner.verdict.budget_left import StudySpent
 
 log = logging.getLogger(__name__)
 
 _ENDED = (StudyState.COMPLETE, StudyState.FAILED)
+_LIMITS_REACHED = (StudyReasonCode.GPU_SECONDS_USED, StudyReasonCode.WALL_SECONDS_USED)
+"""Reasons for which more trials alone continue no search: the rest of the limit was for the final comparison."""
 
 
 def extend(
@@ -100,6 +103,8 @@ def why_no_trials(study: Study, more: int, now: datetime) -> str | None:
     except ValueError:
         return "the study has about as many trials as one may have"
     used_up = stopping.used_up(budget, trials, *spent)
+    if used_up is None and study.reason_code in _LIMITS_REACHED:
+        return study.reason
     return used_up.sentence if used_up else None
 
 
@@ -173,33 +178,20 @@ def _raise_budget(session: Session, row: StudyRow, more: Extension, now: datetim
     and not for the final comparison (paired runs that decide).
     """
     snapshot = study_snapshot.read_study(session, row)
-    spent_so_far = (snapshot.gpu_seconds, (now - snapshot.started_at).total_seconds())
+    spent = StudySpent(snapshot.gpu_seconds, (now - snapshot.started_at).total_seconds())
     is_searching = row.phase in (StudyPhase.MODEL_SUMMARY, StudyPhase.SEARCH)
     trials = len(snapshot.history)
     # Without a limit in trials, the search ends at the default number; added trials count from there.
     if is_searching and row.spec.budget.max_trials is None:
         trials = max(trials, row.spec.budget.most_trials)
     try:
-        budget = stopping.extend_budget(row.spec.budget, more, trials, *spent_so_far)
+        budget = stopping.extend_budget(row.spec.budget, more, trials, *spent)
     except ValueError as error:
         raise invalid_from_value_error("", error) from error
     if more.searches:
-        if not is_searching and row.reason_code == StudyReasonCode.ALL_TRIED:
-            remedy = "give add_pairs, or clone it" if takes_pairs(row, 1) else "clone it"
-            raise Conflict(
-                "nothing_to_extend", f"{stopping.ALL_TRIED.text} in study {row.id}; {remedy} with another space"
-            )
-        reason = stopping.stop_reason(snapshot.history, budget, *spent_so_far)
-        if reason is not None:
-            raise Conflict(
-                "nothing_to_extend",
-                f"study {row.id} would not continue its search: {reason.sentence}; raise that limit, too",
-            )
-    elif row.phase is StudyPhase.DONE:
-        _add_pairs(row, snapshot, more)
-        _check_goes_on(row, snapshot, budget, more)
+        _check_searches_on(row, snapshot, budget, spent, is_searching)
     else:
-        _add_to_running_pairs(row, more)
+        budget = _add_pairs(row, snapshot, budget, more, spent)
     wait_s = more.wait_for_quiet_s
     if wait_s is not None:
         wait_s = min(MOST_QUIET_WAIT_S, (row.spec.wait_for_quiet_s or 0.0) + wait_s)
@@ -210,7 +202,48 @@ def _raise_budget(session: Session, row: StudyRow, more: Extension, now: datetim
         _return_to_search(session, row, now)
 
 
-def _add_pairs(row: StudyRow, snapshot: StudySnapshot, more: Extension) -> None:
+def _check_searches_on(
+    row: StudyRow, snapshot: StudySnapshot, budget: Budget, spent: StudySpent, is_searching: bool
+) -> None:
+    """Check that the search of a study goes on with its larger budget.
+
+    Raises:
+        Conflict: it has tried everything, or another limit of the budget is reached.
+    """
+    if not is_searching and row.reason_code == StudyReasonCode.ALL_TRIED:
+        remedy = "give add_pairs, or clone it" if takes_pairs(row, 1) else "clone it"
+        raise Conflict("nothing_to_extend", f"{stopping.ALL_TRIED.text} in study {row.id}; {remedy} with another space")
+    reason = stopping.stop_reason(snapshot.history, budget, *spent)
+    if reason is None and not is_searching:
+        # The next comparison begins anew: the pairs of the last one do not count for it.
+        extended = replace(snapshot, spec=snapshot.spec.model_copy(update={"budget": budget}))
+        reason = study_plan.why_rest_is_kept(extended, spent)
+    if reason is not None:
+        raise Conflict(
+            "nothing_to_extend",
+            f"study {row.id} would not continue its search: {reason.sentence}; raise that limit, too",
+        )
+
+
+def _add_pairs(row: StudyRow, snapshot: StudySnapshot, budget: Budget, more: Extension, spent: StudySpent) -> Budget:
+    """Add pairs to the present or last final comparison of a study. Return the budget, whose limits of GPU-seconds and
+    time have room for them.
+
+    Raises:
+        Conflict: the study would run none of them.
+    """
+    if row.phase is StudyPhase.DONE:
+        _add_to_ended_pairs(row, snapshot, more)
+    else:
+        _add_to_running_pairs(row, more)
+    if row.final_comparison is not None and row.final_comparison.needs_runs and more.add_pairs is not None:
+        budget = budget_for_pairs(snapshot, row.final_comparison, budget, more.add_pairs, spent)
+    if row.phase is StudyPhase.DONE:
+        _check_goes_on(row, snapshot, budget, more)
+    return budget
+
+
+def _add_to_ended_pairs(row: StudyRow, snapshot: StudySnapshot, more: Extension) -> None:
     """Let the final comparison of a study that has ended run the added pairs.
 
     Raises:

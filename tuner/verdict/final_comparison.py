@@ -16,7 +16,7 @@ were on different workers, or on other hosts of one worker, are left out.
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from shardtune.api_schemas.studies.final_comparison import Finalists
@@ -155,6 +155,15 @@ def ranking_state(
         return RankingState(baseline, None, (), challenger, lost_blocks=blocks.lost_blocks)
     is_over = partial(_is_over, decide, most_pairs=most_pairs, fewest_pairs=field.fewest_pairs)
     return _run_pairs(baseline, challenger, blocks, most_pairs, is_over, may_end_early)
+
+
+def without_further_runs(state: RankingState, field: Finalists) -> RankingState:
+    """Final state of a final comparison that may run no further run: its pairs so far decide. Before the challenger is
+    chosen, the fastest candidate of the search takes its place, without a pair."""
+    challenger = state.challenger
+    if challenger is None:
+        challenger = next(trial for trial in (*field.candidates, *field.members) if trial != state.baseline)
+    return replace(state, challenger=challenger, next=None)
 
 
 def _is_over(decide: Decide, pairs: Sequence[Pair], uneven: int, *, most_pairs: int, fewest_pairs: int) -> bool:

@@ -148,7 +148,12 @@ def extend(
     add_wall_seconds: Annotated[
         float | None, typer.Option(help="Seconds to add; they count from now if the budget is used up.")
     ] = None,
-    add_pairs: Annotated[int | None, typer.Option(help="Number of paired runs to add for the verdict.")] = None,
+    add_pairs: Annotated[
+        int | None,
+        typer.Option(
+            help="Number of paired runs to add for the verdict; raises limits of GPU-seconds and time as needed."
+        ),
+    ] = None,
     wait_for_quiet_s: Annotated[
         float | None, typer.Option(help="Seconds that runs may wait in all until the machine is quiet.")
     ] = None,

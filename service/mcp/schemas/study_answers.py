@@ -95,9 +95,9 @@ class StudiesCreateAnswer(ToolAnswer):
     max_gpu_seconds: float
     """Budget of the study in GPU-seconds."""
     gpu_hours: Figure | None
-    """Expected GPU-hours, not limited by the budget; null: step times cannot be predicted."""
+    """Expected GPU-hours within the budget; null: step times cannot be predicted."""
     minutes: Figure | None
-    """Expected minutes on one worker, not limited by the budget."""
+    """Expected minutes on one worker, within the budget."""
     expected_gain: Figure | None
     """Predicted speed of the fastest configuration divided by that of the baseline."""
     stops: tuple[str, ...]

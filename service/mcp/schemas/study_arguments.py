@@ -95,8 +95,8 @@ class StudiesCreateArguments(Schema):
     attention: AttentionName = "sdpa"
     """Implementation of attention, by the name that transformers uses."""
     max_gpu_seconds: float | None = None
-    """Budget that the user states: GPU-seconds (seconds × GPUs) that all runs of the study may take. Nothing starts
-    without it."""
+    """Budget that the user states: GPU-seconds (seconds × GPUs) that the study may take. A run under way at the limit is
+    not ended. Nothing starts without the budget."""
     max_trials: int | None = None
     """Maximum number of trials; null: up to 40."""
     max_pairs: int | None = None

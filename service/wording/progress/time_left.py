@@ -1,5 +1,6 @@
 """Estimate the remaining time of a study from the runs that it has finished."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -142,8 +143,6 @@ def estimate(study: Study, runs: RunCounts, elapsed_s: float) -> str:
     search_s = 0.0
     if study.phase is StudyPhase.SEARCH:
         search_s = max(0, budget.most_trials - runs.finished) * per_run
-        if budget.max_wall_seconds is not None:
-            search_s = min(search_s, max(0.0, budget.max_wall_seconds - elapsed_s))
     per_fresh = (
         runs.mean_validation_s if runs.mean_validation_s is not None and runs.validation_runs >= _ENOUGH else per_run
     )
@@ -159,13 +158,24 @@ def estimate(study: Study, runs: RunCounts, elapsed_s: float) -> str:
         or (study.phase is StudyPhase.SEARCH and budget.max_trials is None)
         or 0 < recipe_runs_expected(study) <= runs.recipe_runs
     )
-    seconds = search_s + left * per_fresh + _recipe_seconds(study, runs.recipe_runs, per_fresh, is_bound=is_bound)
-    seconds += _sustained_seconds(study, runs, per_run)
+    answer_s = search_s + left * per_fresh + _sustained_seconds(study, runs, per_run)
+    seconds = min(answer_s, _most_seconds(study, elapsed_s))
+    seconds += _recipe_seconds(study, runs.recipe_runs, per_fresh, is_bound=is_bound)
     if is_bound:
         return f"at most {study_words.duration(seconds)}" if seconds else ""
     # A disturbed run forbids the test for quiet machines, and studies of the service do not use it.
     may_be_quiet = runs.repeats_per_run == 0 and study.system_study is None
     return _about(seconds - (min(left, _SPARED_RUNS) * per_fresh if may_be_quiet else 0.0), seconds)
+
+
+def _most_seconds(study: Study, elapsed_s: float) -> float:
+    """Return the seconds that the limits of a study's budget leave for its answer; infinite without such a limit."""
+    budget, rest = study.spec.budget, math.inf
+    if budget.max_wall_seconds is not None:
+        rest = min(rest, budget.max_wall_seconds - elapsed_s)
+    if budget.max_gpu_seconds is not None:
+        rest = min(rest, (budget.max_gpu_seconds - study.gpu_seconds) / study.cluster.world_size)
+    return max(0.0, rest)
 
 
 def _sustained_seconds(study: Study, runs: RunCounts, per_run: float) -> float:

@@ -23,6 +23,9 @@ def test_a_study_costs_nothing_without_budget_and_confirmation(service):
     assert rejected.is_error and text(rejected).startswith("max_gpu_seconds (missing): ")
     estimate = ask(service, "studies_create", **STUDY, max_gpu_seconds=600).structured_content
     assert estimate["state"] == "needs_confirmation" and estimate["study"] is None and studies() == before
+    most = "at most 0.166667 GPU-hours by the budget (and the rest of a run that is under way then)"
+    assert most in estimate["summary"]
+    assert estimate["gpu_hours"] is None or estimate["gpu_hours"]["high"] <= 0.1667
     invented = ask(service, "studies_create", **STUDY, max_gpu_seconds=600, confirmation="yes")
     assert invented.is_error and text(invented).startswith("confirmation (yes) does not belong to this request")
     dearer = ask(service, "studies_create", **STUDY, max_gpu_seconds=9000, confirmation=estimate["confirmation"])

@@ -241,9 +241,9 @@ def test_planner_that_breaks_fails_its_study_and_no_other(quick_client):
 
 def test_search_ends_on_gpu_seconds(quick_client):
     study, trials = run_study(quick_client, quietly, budget={"max_gpu_seconds": 30.0})
-    # The profile and four trials of 6 s each.
+    # The profile and four trials of 6 s each: those with which every search begins, and no pair.
     assert len(trials) == 4 and "GPU-seconds" in study["reason"]
-    assert study["state"] == "complete"
+    assert study["state"] == "complete" and study["gpu_seconds"] == 30.0
 
 
 def test_a_budget_too_small_for_one_trial_is_the_reason_and_not_what_fits(quick_client):
@@ -258,7 +258,9 @@ def test_search_ends_on_wall_time(quick_client, clock):
         return quietly(lease, task)
 
     study, trials = run_study(quick_client, slow, budget={"max_wall_seconds": 60.0})
-    assert len(trials) == 6 and "seconds is used" in study["reason"]
+    # Four trials begin every search. Their runs say that 3 s are usual, and the comparison would take over 20 s.
+    assert len(trials) == 4 and "budget.max_wall_seconds (60) is kept" in study["reason"]
+    assert study["reason_code"] == "wall_seconds_used"
 
 
 def test_default_budget_ends_when_further_gain_is_unlikely(quick_client):

@@ -81,12 +81,12 @@ def next_step(
     # A user's script decides what a checkpoint holds; only the product's own training loop is known to restore
     # everything.
     if spec.model.script is not None:
-        return _unchecked(number, "a script of your own saves and loads its checkpoints itself")
+        return unchecked(number, "a script of your own saves and loads its checkpoints itself")
     # A cancelled run says nothing, so the check is due again.
     run = next((run for run in runs if run.trial == number and run.state is not TrialState.CANCELLED), None)
     if run is not None and run.state is not TrialState.WAITING:
         return _as_resume_check(run, result.best.config.backend, spec.checkpoint_every_s)
-    return CheckDue() if has_worker else _unchecked(number, "no live worker is of a release that knows this check")
+    return CheckDue() if has_worker else unchecked(number, "no live worker is of a release that knows this check")
 
 
 def notes(runs: Sequence[ResumeRun]) -> tuple[str, ...]:
@@ -143,5 +143,6 @@ def _with_figures(check: ResumeCheck, measured: ResumeMeasurement, backend: str,
     )
 
 
-def _unchecked(number: int, reason: str) -> ResumeCheck:
+def unchecked(number: int, reason: str) -> ResumeCheck:
+    """Resume check of a trial that was not made, with the reason."""
     return ResumeCheck(trial_number=number, outcome=ResumeOutcome.NOT_CHECKED, reason=reason)

@@ -24,7 +24,8 @@ from shardtune.api_schemas.trials.measure_plan import MeasurePlan
 from shardtune.api_schemas.trials.measurements import MOST_TIMES, Measurement
 from shardtune.api_schemas.trials.trial import TrialState
 from shardtune.tuner.history import Observation
-from shardtune.tuner.verdict import short_steps
+from shardtune.tuner.verdict import budget_left, short_steps
+from shardtune.tuner.verdict.budget_left import StudySpent
 from shardtune.tuner.verdict.whole_steps import MOST_OFF
 
 _WINDOW_S = 5.0
@@ -88,13 +89,6 @@ class _LeftOut(NamedTuple):
 
     reason: str
     remedy: str | None = None
-
-
-class StudySpent(NamedTuple):
-    """GPU-seconds that a study has used so far, and seconds since it could first run."""
-
-    gpu_seconds: float
-    elapsed_s: float
 
 
 def measure_plan(
@@ -182,19 +176,8 @@ def _why_left_out(
     remedy = f"raise it, or {_FEWER_SECONDS}"
     # What a run takes beside its timed steps is known from the trial's first one.
     needed_s = seconds + (best.measurement.elapsed_s if best.measurement is not None else 0.0)
-    budget = spec.budget
-    if (
-        budget.max_gpu_seconds is not None
-        and spent.gpu_seconds + needed_s * cluster.world_size > budget.max_gpu_seconds
-    ):
-        left, needed = max(0.0, budget.max_gpu_seconds - spent.gpu_seconds), needed_s * cluster.world_size
-        limit = f"budget.max_gpu_seconds ({budget.max_gpu_seconds:g})"
-        return _LeftOut(f"{limit} leaves {left:,.0f} GPU-seconds, and it takes about {needed:,.0f}", remedy)
-    if budget.max_wall_seconds is not None and spent.elapsed_s + needed_s > budget.max_wall_seconds:
-        left_s = max(0.0, budget.max_wall_seconds - spent.elapsed_s)
-        limit = f"budget.max_wall_seconds ({budget.max_wall_seconds:g})"
-        return _LeftOut(f"{limit} leaves {left_s:,.0f} s, and it takes about {needed_s:,.0f} s", remedy)
-    return None
+    short = budget_left.shortage(spec.budget, spent, needed_s, cluster.world_size)
+    return None if short is None else _LeftOut(short.describe(), remedy)
 
 
 def _unmeasured(

@@ -9,7 +9,7 @@ from shardtune.api_schemas.trials.measure_plan import MeasurePlan
 from shardtune.api_schemas.trials.predictions import PredictionRequest, PredictionTable
 from shardtune.service.planning import study_cost
 from shardtune.service.planning.foreseen_run import RunPlan
-from shardtune.service.planning.study_cost import CostPredictions
+from shardtune.service.planning.study_cost import ConsideredPlan, CostPredictions
 from shardtune.service.studies.study_cost import StudyMachine, estimate_on
 from shardtune.tuner.prediction import catalogue
 from shardtune.tuner.search import seeds
@@ -58,11 +58,22 @@ def test_a_default_study_of_8b_is_estimated_about_as_simulated_ones_are() -> Non
     assert cost is not None and 1 < cost.low < 4.0 and 8.3 < cost.high < 40
 
 
-def test_a_limit_on_time_shortens_the_search_alone(table: PredictionTable) -> None:
+def test_a_limit_on_time_bounds_the_whole_study(table: PredictionTable) -> None:
     free, limited = estimate(table, Budget()), estimate(table, Budget(max_wall_seconds=60))
     assert free.minutes is not None and limited.minutes is not None
-    assert limited.minutes.high < free.minutes.high and limited.minutes.low > 1
-    assert any("60 seconds (budget.max_wall_seconds)" in text for text in limited.stops)
+    assert limited.minutes.low <= limited.minutes.high == 1.0 < free.minutes.high
+    assert sum("60 seconds (budget.max_wall_seconds)" in text for text in limited.stops) == 2
+
+
+def test_a_limit_on_gpu_seconds_bounds_all_but_the_recipes(table: PredictionTable) -> None:
+    hours = estimate(table, Budget(max_gpu_seconds=36)).gpu_hours
+    assert hours is not None and hours.high == pytest.approx(0.01)
+    considered = ConsideredPlan(recipes=1, loss_steps=10)
+    forecast, plan = CostPredictions(table.fastest, table.predictions), RunPlan(MEASURE_PLAN)
+    beside = study_cost.estimate(
+        Budget(max_gpu_seconds=36), table.cluster, lambda _: plan, forecast, has_baseline=False, considered=considered
+    ).gpu_hours
+    assert beside is not None and beside.low > hours.low and beside.high > hours.high
 
 
 def test_a_gain_has_a_band_that_never_falls_below_the_baseline(table: PredictionTable) -> None:
@@ -106,7 +117,8 @@ def test_what_cannot_be_predicted_is_not_stated(table: PredictionTable) -> None:
         (Budget(max_trials=9), "after 9 trials (budget.max_trials)"),
         (Budget(planned_gpu_hours=500), "expected to save in 500 GPU-hours"),
         (Budget(), "expected to gain less than 1%"),
-        (Budget(max_gpu_seconds=100), "100 GPU-seconds (budget.max_gpu_seconds)"),
+        (Budget(max_gpu_seconds=100), "or once the rest of 100 GPU-seconds (budget.max_gpu_seconds) is needed"),
+        (Budget(max_gpu_seconds=100), "before a pair that would exceed 100 GPU-seconds (budget.max_gpu_seconds)"),
         (Budget(max_pairs=9), "after 3 to 9 pairs"),
     ],
 )

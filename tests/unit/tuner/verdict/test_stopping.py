@@ -86,3 +86,9 @@ def test_running_and_failed_trials_do_not_count_as_lack_of_gain():
 def test_a_spent_budget_is_named(budget, code):
     end = stop_reason(run([1]), budget, 60, 60)
     assert end.code is code and "50" in end.text and end.sentence.endswith(" (60)")
+
+
+def test_a_limit_that_was_overrun_is_extended_from_what_is_spent():
+    budget, more = Budget(max_gpu_seconds=60), Extension(add_gpu_seconds=120)
+    assert extend_budget(budget, more, 8, 40.0, 0.0).max_gpu_seconds == 180
+    assert extend_budget(budget, more, 8, 66.0, 0.0).max_gpu_seconds == 186

@@ -18,9 +18,10 @@ from shardtune.api_schemas.trials.short_steps import ShortStepTimes
 from shardtune.api_schemas.trials.trial import TrialState
 from shardtune.service.wording.answers import sustained_speed
 from shardtune.tuner.history import Observation
+from shardtune.tuner.verdict.budget_left import StudySpent
 from shardtune.tuner.verdict.contenders import contender
 from shardtune.tuner.verdict.winner import sustained_run
-from shardtune.tuner.verdict.winner.sustained_run import StudySpent, SustainedObstacle, SustainedRun, SustainedRunDue
+from shardtune.tuner.verdict.winner.sustained_run import SustainedObstacle, SustainedRun, SustainedRunDue
 from tests.support.values.synthetic_studies import CPU, study_of
 from tests.support.values.tuner_inputs import WORKLOAD, complete, gpus, measured
 

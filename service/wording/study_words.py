@@ -287,5 +287,6 @@ def failure_rows(trials: Sequence[Trial], rejections: Sequence[Rejection]) -> li
         ]
     rows += [("rejected", text) for text in closest_rejections(rejections)]
     if trials and all(trial.origin != TrialOrigin.SAMPLER for trial in trials):
-        rows.append(("note", "only the starting configurations ran and the search never began; allow 6 trials or more"))
+        began = "only the starting configurations ran and the search never began"
+        rows.append(("note", f"{began}; allow 6 trials or more, and the GPU-seconds and time for them"))
     return rows

@@ -79,6 +79,10 @@ class PairCounts(NamedTuple):
         return 2 * min(may_follow, round(left / 2 * self.left_out / (self.counted + _EVEN_BEFORE)))
 
 
+NO_PAIRS = PairCounts()
+"""Counts before the first pair is complete."""
+
+
 def compared_runs(study: Study, trials: Sequence[Trial]) -> list[BlockRun]:
     """Return the runs in comparison blocks of a study's current final comparison."""
     return [

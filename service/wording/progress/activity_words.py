@@ -20,7 +20,7 @@ _RETRY_REASONS = {
     AttemptEnd.PREEMPTED: "gave its worker to a user's study",
     AttemptEnd.WORKER_LOST: "was lost with its worker",
 }
-"""What happened to an attempt after which a run is made again; other ends are stated by their name."""
+"""Ends of an attempt after which a run is made again, in words; other ends are stated by their name."""
 
 
 def activity(study: Study, trials: Sequence[Trial]) -> str:

@@ -80,7 +80,7 @@ class PairCounts(NamedTuple):
 
 
 NO_PAIRS = PairCounts()
-"""Numbers of pairs before the first one."""
+"""Counts before the first pair is complete."""
 
 
 def compared_runs(study: Study, trials: Sequence[Trial]) -> list[BlockRun]:

@@ -19,6 +19,7 @@ from shardtune.api_schemas.trials.trial import (
 )
 from shardtune.service.wording import study_words
 from shardtune.service.wording.progress import activity_words, compared_pairs
+from shardtune.service.wording.progress.compared_pairs import NO_PAIRS, PairCounts
 from shardtune.tuner.search.seeds import MAX_SEEDS
 from shardtune.tuner.verdict import final_comparison, quiet_test
 from shardtune.tuner.verdict.recipes import comparison
@@ -62,7 +63,7 @@ class RunCounts:
     then."""
     is_rehearsing: bool = False
     """Whether a rehearsal of the projection is open: no other run of the study is left then."""
-    pairs: compared_pairs.PairCounts = compared_pairs.NO_PAIRS
+    pairs: PairCounts = NO_PAIRS
     """Numbers of complete pairs of the current final comparison, counted and left out."""
 
     @property

@@ -116,7 +116,7 @@ def test_more_pairs_alone_go_on_with_the_last_final_comparison(quick_client):
 
 
 def test_larger_budget_that_changes_nothing_is_rejected_and_says_what_would(quick_client):
-    budget = {"max_trials": 8, "max_gpu_seconds": 300, "max_pairs": 20}
+    budget = {"max_trials": 8, "max_gpu_seconds": 240, "max_pairs": 20}
     worker, study_id = finished(quick_client, quietly, budget=budget)
     tag = read(quick_client, study_id)
 
@@ -124,7 +124,7 @@ def test_larger_budget_that_changes_nothing_is_rejected_and_says_what_would(quic
         answer = extend(quick_client, study_id, **more)
         assert answer.json()["code"] == code and word in answer.json()["detail"], answer.text
 
-    rejected("nothing_to_extend", "(300) is kept for the final comparison", add_trials=3)
+    rejected("nothing_to_extend", "(240) is kept for the final comparison", add_trials=3)
     rejected("nothing_to_extend", "all 8 trials", add_gpu_seconds=60)
     rejected("nothing_to_extend", "is confirmed", add_pairs=5)
     rejected("invalid_request", "has no max_wall_seconds to raise", add_trials=3, add_wall_seconds=9)
@@ -133,7 +133,7 @@ def test_larger_budget_that_changes_nothing_is_rejected_and_says_what_would(quic
     rejected("invalid_request", "add_trials", add_trials=0)
     assert read(quick_client, study_id) == tag
     extended = extend(quick_client, study_id, add_trials=3, add_gpu_seconds=600).json()
-    assert extended["spec"]["budget"] == tag["spec"]["budget"] | {"max_trials": 11, "max_gpu_seconds": 900}
+    assert extended["spec"]["budget"] == tag["spec"]["budget"] | {"max_trials": 11, "max_gpu_seconds": 840}
     worker.work()
     assert sum(read(quick_client, study_id)["trials"].values()) == 11
 

@@ -4,25 +4,23 @@ import difflib
 import math
 import re
 from datetime import date
-from typing import Annotated, Literal, Self
+from typing import Annotated, Self
 
 from pydantic import ConfigDict, Field, StringConstraints, field_validator, model_validator
 
-from shardtune.api_schemas.base import Band, Schema
+from shardtune.api_schemas.base import Schema
 from shardtune.api_schemas.machines.hardware import MOST_RANKS, NodesPerLeaf, Oversubscription
 from shardtune.api_schemas.machines.networks import NetworkName
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.training.models import EXAMPLE, ModelChoice, ModelSpec
 from shardtune.api_schemas.training.workload import MOST_SAMPLES, ChosenPrecision
+from shardtune.api_schemas.trials.plan_rows import ImpossibleRow, PlanRow
 
 MOST_GPUS = MOST_RANKS
 """Largest number of GPUs for which a plan can be made."""
 MOST_CELLS = 120
 """Maximum number of rows of a plan: the number of kinds of GPUs times the number of cluster sizes."""
 GpuName = Annotated[str, StringConstraints(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._-]*$")]
-Evidence = Literal["predicted", "projected", "measured"]
-"""Basis of the speed in a plan's row. It is predicted from the catalogue alone, projected from measurements on fewer
-GPUs, or measured, if the request has a measurement of this very configuration on so many GPUs."""
 
 
 class PlanMeasurement(Schema):
@@ -52,12 +50,13 @@ class Goodput(Schema):
     """Number of failures that end the job, per GPU and hour. The default, 2e-5, is the rate of Llama 3 (419 failures in
     54 days on 16,384 H100; arXiv:2407.21783, section 3.3.4)."""
     checkpoint_s: float = Field(default=60.0, ge=0, le=86_400)
-    """Seconds for which a checkpoint stops the training."""
+    """Seconds for which a checkpoint stops the training. If it is not stated, a study's resume check gives it."""
     checkpoint_interval_s: float | None = Field(default=None, gt=0, le=31_536_000)
     """Seconds between two checkpoints. If null, it is the interval with which least time is lost, by the formula of
     Young and Daly."""
     restart_s: float = Field(default=600.0, ge=0, le=604_800)
-    """Seconds from a failure to the next training step. They include detection, start and loading of the checkpoint."""
+    """Seconds from a failure to the next training step. They include detection, start and loading of the checkpoint.
+    If it is not stated, the time in which a study's resume check loaded one is added."""
 
 
 class PlanRequest(Schema):
@@ -102,10 +101,11 @@ class PlanRequest(Schema):
     """Last day (UTC) on which the run may end, until its midnight; null for no deadline. It may be the day of the start,
     but no day before today."""
     sequence_length: int | None = Field(default=None, ge=8, le=4_194_304)
-    """Number of tokens per sample. If null, it is the model's maximum, up to 4096."""
+    """Number of tokens per sample. If null, it is that of the study, or else the model's maximum, up to 4096."""
     global_batch: int | None = Field(default=None, ge=1, le=MOST_SAMPLES)
-    """Number of samples per step. If null, it follows from the FLOPs of the run (DeepSeek LLM, arXiv:2401.02954,
-    equation 1), but there is at least one sample for each GPU."""
+    """Number of samples per step. If null, it is that of the study's training, or else it follows from the FLOPs of the
+    run (DeepSeek LLM, arXiv:2401.02954, equation 1); there is at least one sample for each GPU. Rows that a study
+    measured or projected then have the batch of their measurement or projection."""
     precision: ChosenPrecision = None
     goodput: Goodput = Goodput()
     """Assumptions about the time that the run loses to pauses, failures and checkpoints, in which no steps are
@@ -113,6 +113,10 @@ class PlanRequest(Schema):
     measurements: tuple[PlanMeasurement, ...] = Field(default=(), max_length=100)
     """Speeds measured on a few GPUs, from which the speeds of more GPUs of the same kind are projected. Speeds of other
     kinds are predicted."""
+    study: str | None = Field(default=None, min_length=1, max_length=100, examples=["study-3f9a0c12be47"])
+    """Id of a stored study of this model. Rows are measured or projected by the study where it measured or projected
+    their kind and number of GPUs, and its resume check gives the times of checkpoints that `goodput` leaves out. If the
+    request states no sequence length or precision, the study's are used."""
 
     @field_validator("model", mode="before")
     @classmethod
@@ -185,72 +189,6 @@ class PlanRequest(Schema):
 def fold_gpu_name(name: str) -> str:
     """Return the spelling by which names of one kind of GPU are compared: lower case, letters and digits only."""
     return re.sub(r"[^a-z0-9]", "", name.lower())
-
-
-class DateBand(Schema):
-    """Day on which a training run is expected to end, with the first and last day of the 90 % band."""
-
-    expected: date = Field(examples=["2031-01-17"])
-    """Expected day."""
-    earliest: date = Field(examples=["2030-12-28"])
-    """First day of the band."""
-    latest: date = Field(examples=["2031-02-16"])
-    """Last day of the band."""
-
-
-class PlanRow(Schema):
-    """Best configuration for one kind and number of GPUs, with the time and the money that the training run takes on
-    them."""
-
-    gpu: str
-    """Kind of GPU, as the request names it."""
-    gpus: int
-    """Number of GPUs."""
-    config: TrialConfig
-    description: str
-    evidence: Evidence
-    """Basis of the speed: predicted from the catalogue, projected from measurements on fewer GPUs, or measured on so
-    many GPUs."""
-    global_batch: int
-    """Number of samples per step: the requested number, rounded so that the ranks can divide it evenly."""
-    tokens_per_s_per_gpu: Band
-    memory_gib: float
-    """Predicted peak memory of one GPU in GiB, as the device reports it."""
-    may_not_fit: bool
-    """Whether the 90 % band of the predicted peak memory extends beyond the GPU's memory."""
-    goodput: float
-    """Fraction of the run's time in which steps are trained. The rest is lost to pauses, failures and checkpoints."""
-    checkpoint_interval_s: float | None
-    """Seconds between two checkpoints; null if no failures are expected and the request states no interval."""
-    hours: Band
-    """Hours from start to end."""
-    gpu_hours: Band
-    """Hours of all GPUs together."""
-    cost: Band | None
-    """Cost of all GPU-hours of the run, in the currency of the prices; null if this kind of GPU has no price."""
-    finish: DateBand
-    """Day (UTC) on which the training run ends, with its 90 % band."""
-    meets_deadline: Literal["surely", "likely", "unlikely", "no"] | None
-    """Whether the run ends before the deadline. `surely`: on every day of the 90 % band of its end; `likely`: on the
-    expected day; `unlikely`: only on early days of the band; `no`: on no day of the band. null without a deadline."""
-    within_budget: Literal["surely", "likely", "unlikely", "no"] | None
-    """Whether the run costs no more than the budget. `surely`: for the whole 90 % band of its cost; `likely`: for the
-    expected cost; `unlikely`: only for the low end of the band; `no`: for no cost in the band. null without a price or
-    a budget."""
-    extrapolated_from: tuple[int, ...] = ()
-    """Numbers of GPUs on which the speed was measured, if this row is measured or projected from them; otherwise
-    empty."""
-
-
-class ImpossibleRow(Schema):
-    """Kind and number of GPUs on which no configuration of the training run is possible, with the reason."""
-
-    gpu: str
-    """Kind of GPU, as the request names it."""
-    gpus: int
-    """Number of GPUs."""
-    reason: str
-    """Reason why no configuration can run, with a remedy."""
 
 
 class Plan(Schema):

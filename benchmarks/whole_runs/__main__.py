@@ -16,7 +16,8 @@ from statistics import median
 from typing import Any
 
 from benchmarks.whole_runs.models import model, trained_length
-from shardtune.api_schemas.trials.plans import PlanRequest, PlanRow
+from shardtune.api_schemas.trials.plan_rows import PlanRow
+from shardtune.api_schemas.trials.plans import PlanRequest
 from shardtune.tuner.plans.plan import plan
 
 DATA = Path(__file__).parents[1] / "data"

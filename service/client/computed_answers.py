@@ -27,7 +27,10 @@ class ComputedClient:
 
     def plan(self, request: PlanRequest) -> Plan:
         """Plan a training run: hours, money and finish date by kind and number of GPUs."""
-        return self._calls.read(Plan, self._calls.send("POST", "/v1/plans", request.model_dump(mode="json")))
+        # A time that the request leaves out is that of its study, so that the default must not be sent as if stated.
+        goodput = request.goodput.model_dump(mode="json", exclude_unset=True)
+        body = request.model_dump(mode="json") | {"goodput": goodput}
+        return self._calls.read(Plan, self._calls.send("POST", "/v1/plans", body))
 
     def study_cost(self, spec: StudyRequest) -> StudyCost:
         """Estimate how long a study would take and what it would gain, before anything runs."""

@@ -1,12 +1,15 @@
 """Tool `plan`: hours, money and finish date of a training run."""
 
 from shardtune.api_schemas.base import Band
-from shardtune.api_schemas.trials.plans import Plan, PlanRequest, PlanRow
+from shardtune.api_schemas.trials.plan_rows import PlanRow
+from shardtune.api_schemas.trials.plans import Plan, PlanRequest
 from shardtune.service.mcp.errors import rejections
 from shardtune.service.mcp.product import Product
 from shardtune.service.mcp.schemas.answers import PlanAnswer, PlanChoice
 from shardtune.service.mcp.schemas.arguments import PlanArguments
 from shardtune.service.mcp.schemas.figures import GIB, SPEED, Figure, figure
+from shardtune.service.mcp.study_tools import find_study
+from shardtune.service.wording import plan_words
 
 _MONEY = "money in the currency of the prices"
 """Unit of costs if the plan does not know their currency."""
@@ -16,9 +19,18 @@ _HOURS_OF_DAY = 24.0
 def plan(product: Product, arguments: PlanArguments) -> PlanAnswer:
     """Plan a training run over kinds and numbers of GPUs."""
     fields = arguments.model_dump(exclude={"rows", "overhead"})
+    fields |= {"goodput": {"overhead": arguments.overhead}, "study": _study_id(product, arguments.study)}
     with rejections(PlanRequest):
-        planned = product.plan(PlanRequest.model_validate(fields | {"goodput": {"overhead": arguments.overhead}}))
+        planned = product.plan(PlanRequest.model_validate(fields))
     return plan_answer(planned, arguments.rows)
+
+
+def _study_id(product: Product, name: str | None) -> str | None:
+    """Return the id of the study that a call names, such as `last`; a plan without a service rejects any study itself."""
+    if name != "last" or product.client is None:
+        return name
+    with rejections(PlanRequest):
+        return find_study(product.client, name).study_id
 
 
 def plan_answer(planned: Plan, most_rows: int) -> PlanAnswer:
@@ -45,7 +57,8 @@ def _choice(planned: Plan, row: PlanRow) -> PlanChoice:
         gpus=row.gpus,
         description=row.description,
         speed=_figure(row, row.tokens_per_s_per_gpu, SPEED),
-        memory=figure(row.memory_gib, GIB, "predicted", "sum of the terms of the memory"),
+        verdict=row.verdict,
+        memory=_memory(row),
         may_not_fit=row.may_not_fit,
         days=_figure(row, row.hours, "days", _HOURS_OF_DAY),
         gpu_hours=_figure(row, row.gpu_hours, "GPU-hours"),
@@ -56,18 +69,30 @@ def _choice(planned: Plan, row: PlanRow) -> PlanChoice:
     )
 
 
+def _memory(row: PlanRow) -> Figure:
+    if row.memory_evidence == "predicted":
+        return figure(row.memory_gib, GIB, "predicted", "sum of the terms of the memory")
+    return figure(row.memory_gib, GIB, row.memory_evidence, f"study {row.study_id}, peak of tensors alone")
+
+
 def _figure(row: PlanRow, band: Band, unit: str, divisor: float = 1.0) -> Figure:
-    gpus = ", ".join(map(str, row.extrapolated_from))
-    sources = {
-        "predicted": "predictor, no trial",
-        "projected": f"projection from measurements on {gpus} GPUs",
-        "measured": f"your measurement on {row.gpus} GPUs",
-    }
-    basis, source = row.evidence, sources[row.evidence]
+    basis, source = row.evidence, _source(row)
     if basis == "measured" and unit != SPEED:
         # Nobody has run so long: time and cost follow from the measured speed and the assumed goodput.
         basis, source = "projected", f"calculated from {source}"
     return figure(band.expected / divisor, unit, basis, source, (band.low / divisor, band.high / divisor))
+
+
+def _source(row: PlanRow) -> str:
+    """Say on what the speed of a row rests, and for a measured one whether its study confirmed the configuration."""
+    gpus, study = ", ".join(map(str, row.extrapolated_from)), f"study {row.study_id}"
+    if row.evidence == "predicted":
+        return "predictor, no trial"
+    if row.evidence == "projected":
+        return f"projection from measurements on {gpus} GPUs" + ("" if row.study_id is None else f" of {study}")
+    if row.study_id is None:
+        return f"your measurement on {row.gpus} GPUs"
+    return f"{study} on {row.gpus} GPUs, {plan_words.source(row)}"
 
 
 def _in_words(planned: Plan) -> str:

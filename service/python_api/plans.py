@@ -1,14 +1,19 @@
 """`plan`: hours, money and finish date of a training run, as `shardtune plan` computes them."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import date
 from numbers import Integral
+from pathlib import Path
 from typing import Any
 
+from shardtune.api_schemas.studies.study import Study
 from shardtune.api_schemas.trials.plans import MOST_CELLS, Plan
+from shardtune.service.cli import connection
 from shardtune.service.cli.plan import options, planner
 from shardtune.service.cli.plan.options import StatedPrices
+from shardtune.service.client import ServiceClient
 from shardtune.service.mcp import plan_tool
 from shardtune.service.mcp.schemas.answers import PlanChoice
 from shardtune.service.python_api import arguments
@@ -16,6 +21,7 @@ from shardtune.service.python_api.arguments import ModelLike
 from shardtune.service.python_api.failures import python_errors
 from shardtune.service.python_api.result import Result
 from shardtune.service.python_api.rows import AnswerRow, DayFigure, RowTable, cells
+from shardtune.service.python_api.service_calls import ServiceLike, open_client, service_errors
 
 
 @dataclass(frozen=True, repr=False)
@@ -48,6 +54,9 @@ def plan(
     precision: str | None = None,
     goodput: Mapping[str, float] | None = None,
     measurements: Sequence[Mapping[str, Any]] = (),
+    study: str | None = None,
+    service: ServiceLike | None = None,
+    key_file: str | Path | None = None,
 ) -> TrainingPlan:
     """Plan a training run: hours, money and finish date by kind and number of GPUs, without running anything.
 
@@ -68,16 +77,22 @@ def plan(
         start: first day (UTC) of the run, from midnight (default: the run starts now).
         deadline: last day on which the run may end.
         sequence_length: tokens per sample (default: the study file's, or the model's maximum up to 4096).
-        global_batch: samples per step (default: the study file's, or by the run's FLOPs).
+        global_batch: samples per step (default: those of the study or its file, or by the run's FLOPs).
         precision: dtypes, such as `bf16-mixed` (default: the study file's, or by the device).
         goodput: assumptions about lost time, such as `{"overhead": 0.2, "failures_per_gpu_hour": 1e-5}`.
         measurements: measurements on a few GPUs (`gpu`, `gpus`, `config`, `tokens_per_s_per_gpu`), from which larger sizes
             are projected.
+        study: id of a stored study of this model, or `last`: rows are measured or projected by it where it has an answer, and
+            its resume check gives the times of checkpoints that `goodput` leaves out.
+        service: address or client of the service that stores the study (default: `SHARDTUNE_SERVICE_URL`, or without it
+            the default address of `shardtune serve`).
+        key_file: file with the API key (default: `SHARDTUNE_API_KEY` or `SHARDTUNE_API_KEY_FILE`).
 
     Raises:
         InputError: a value is unknown or wrong; each line names field, value and remedy.
-        PlatformFailure: the hub did not answer.
+        PlatformFailure: the hub or the service did not answer.
     """
+    stored = None if study is None else _stored_study(study, service, key_file)
     with python_errors():
         kinds = [gpus] if isinstance(gpus, str) else list(gpus)
         money = _stated_prices(prices, currency, kinds, gpus_per_node, is_spot=spot)
@@ -98,7 +113,14 @@ def plan(
             "deadline": planner.read_day(deadline, "deadline"),
             "measurements": list(measurements),
         }
-        return _answer(money.noted(planner.make_plan(values)))
+        return _answer(money.noted(planner.make_plan(values, stored)))
+
+
+def _stored_study(name: str, service: ServiceLike | None, key_file: str | Path | None) -> Study:
+    """Read a study that a service stores; a client that the caller passed stays open."""
+    client = open_client(service, key_file)
+    with service_errors(), nullcontext(client) if isinstance(service, ServiceClient) else client:
+        return connection.find_study(client, name)
 
 
 def _stated_prices(
@@ -156,5 +178,6 @@ def _choice(choice: PlanChoice, currency: str) -> Mapping[str, Any]:
         in_time=choice.meets_deadline,
         in_budget=choice.within_budget,
         speed=choice.speed,
+        verdict=choice.verdict,
         memory=choice.memory,
     )

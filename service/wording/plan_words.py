@@ -3,7 +3,9 @@
 from collections.abc import Callable
 
 from shardtune.api_schemas.base import Band
-from shardtune.api_schemas.trials.plans import Plan, PlanRow
+from shardtune.api_schemas.formatting import listed
+from shardtune.api_schemas.trials.plan_rows import PlanRow
+from shardtune.api_schemas.trials.plans import Plan
 
 
 def band(values: Band, words: Callable[[float], str] = "{:,.0f}".format) -> str:
@@ -30,7 +32,7 @@ def days(row: PlanRow) -> str:
 def summary(plan: Plan, row: PlanRow) -> str:
     """Describe a plan's row on one line: GPUs, days, the day on which the run ends, and the cost."""
     cost = "" if row.cost is None else f", {money(plan, band(row.cost))}"
-    return f"{row.gpus} × {row.gpu}, {days(row)} days, ends {finish(row)}{cost}"
+    return f"{row.gpus} × {row.gpu}, {source(row)}, {days(row)} days, ends {finish(row)}{cost}"
 
 
 def money(plan: Plan, amount: str) -> str:
@@ -48,11 +50,24 @@ def finish(row: PlanRow) -> str:
     return f"{row.finish.expected} ({row.finish.earliest} to {row.finish.latest})"
 
 
+def source(row: PlanRow) -> str:
+    """Say where the speed of a row comes from: `measured (confirmed)`, `measured, not confirmed (undecided)`, `measured`,
+    `projected` or `predicted`. Only what a study measured has a verdict."""
+    if row.evidence != "measured" or row.verdict is None:
+        return row.evidence
+    if row.verdict == "confirmed":
+        return "measured (confirmed)"
+    return f"measured, not confirmed ({row.verdict.replace('_', ' ')})"
+
+
 def evidence(plan: Plan) -> str:
-    """Say which rows of a plan were measured."""
-    if any(row.evidence == "measured" for row in plan.rows):
-        return "Rows marked measured are of your measurements; nothing else was measured at these sizes."
-    return "Nothing was measured at these sizes."
+    """Say which rows of a plan were measured, and by whom."""
+    measured = [row.study_id for row in plan.rows if row.evidence == "measured"]
+    if not measured:
+        return "Nothing was measured at these sizes."
+    named = [f"study {study_id}" for study_id in dict.fromkeys(measured) if study_id is not None]
+    owners = [*named, *(["your measurements"] if None in measured else [])]
+    return f"Rows marked measured are of {listed(owners)}; nothing else was measured at these sizes."
 
 
 def choices(plan: Plan) -> list[tuple[str, PlanRow | None, str]]:

@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Sequence
 
-from shardtune.api_schemas.trials.plans import PlanRow
+from shardtune.api_schemas.trials.plan_rows import PlanRow
 
 _KNEE = 1.10
 """Largest ratio of the GPU-hours of a plan's row to the fewest GPU-hours with the same kind of GPU, up to which more

@@ -39,6 +39,9 @@ class PlanLayouts:
     gpus: NDArray[np.int64]
     """Number of GPUs of each configuration."""
     candidates: Candidates
+    of_study: NDArray[np.bool_] | None = None
+    """Whether each configuration is one that a study measured on fewer GPUs, or on as many. None if no study was; then
+    no configuration is preferred."""
 
     @property
     def global_batches(self) -> NDArray[np.float64]:
@@ -67,15 +70,20 @@ def plan_layouts(
     return PlanLayouts(tuple(configs), np.array(gpus), joined)
 
 
+def is_near(samples: int, global_batch: int) -> bool:
+    """Whether a number of samples per step is near enough to the requested one to count as the same training."""
+    return 1 / _NEAR <= samples / global_batch <= _NEAR
+
+
 def _with_batch(shape: ModelShape, count: int, node: int, global_batch: int) -> Iterator[tuple[TrialConfig, int]]:
     """Configurations with the number of micro batches that comes closest to the global batch."""
     for strategy in _strategies(shape, count, node):
         groups = count // strategy.model_parallel
         for micro_batch in _MICRO_BATCHES:
             micro_batches = max(1, round(global_batch / (micro_batch * groups)))
-            ratio = micro_batches * micro_batch * groups / global_batch
+            samples = micro_batches * micro_batch * groups
             # A pipeline with fewer micro batches than stages mostly idles.
-            if not 1 / _NEAR <= ratio <= _NEAR or micro_batches < strategy.stages:
+            if not is_near(samples, global_batch) or micro_batches < strategy.stages:
                 continue
             for checkpointing in _CHECKPOINTING:
                 config = TrialConfig(strategy=strategy, micro_batch=micro_batch, activation_checkpointing=checkpointing)

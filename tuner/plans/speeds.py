@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from shardtune.api_schemas.base import Band
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.trials.plans import Evidence, PlanMeasurement
+from shardtune.api_schemas.trials.plan_rows import Evidence
+from shardtune.api_schemas.trials.plans import PlanMeasurement
 from shardtune.tuner.plans.layouts import PlanLayouts, join
 from shardtune.tuner.prediction.calibration import BAND_DEVIATIONS, MemoryCalibration
 from shardtune.tuner.prediction.configs import from_configs
@@ -60,11 +61,14 @@ class KindSpeeds:
 
     def fastest(self, gpus: int) -> ConfigSpeed | None:
         """Fastest configuration on a number of GPUs: among those that certainly fit in memory, else among those that
-        may fit; None where no configuration fits."""
+        may fit; None where no configuration fits. Those that a study measured come before all others, as it compared
+        them with what it tried; a projection of any other layout would compare a measurement with a prediction."""
         at_count = self.layouts.gpus == gpus
-        for fits in (self.surely_fits & at_count, self._may_fit & at_count):
-            if fits.any():
-                return self._fastest_of(np.flatnonzero(fits))
+        studied = [] if self.layouts.of_study is None else [at_count & self.layouts.of_study]
+        for candidates in (*studied, at_count):
+            for fits in (self.surely_fits & candidates, self._may_fit & candidates):
+                if fits.any():
+                    return self._fastest_of(np.flatnonzero(fits))
         return None
 
     @property

@@ -23,14 +23,14 @@ from shardtune.service.cli.options import (
 
 if TYPE_CHECKING:
     from shardtune.service.cli.plan import epochs as run_tokens
-    from shardtune.service.cli.plan import lines, lost_time, options, planner
+    from shardtune.service.cli.plan import lines, options, planner, stored_study
     from shardtune.service.cli.predict import model_argument
 else:
     run_tokens = LazyModule("shardtune.service.cli.plan.epochs")
     lines = LazyModule("shardtune.service.cli.plan.lines")
-    lost_time = LazyModule("shardtune.service.cli.plan.lost_time")
     options = LazyModule("shardtune.service.cli.plan.options")
     planner = LazyModule("shardtune.service.cli.plan.planner")
+    stored_study = LazyModule("shardtune.service.cli.plan.stored_study")
     model_argument = LazyModule("shardtune.service.cli.predict.model_argument")
 
 app = typer.Typer()
@@ -91,8 +91,8 @@ RestartSeconds = Annotated[
 MeasuredStudy = Annotated[
     str | None,
     typer.Option(
-        help="Id of a stored study of this model, or last: its resume check measured the times to save and load a "
-        "checkpoint."
+        help="Id of a stored study of this model, or last: rows are measured or projected by it where it has an answer, "
+        "and its resume check gives the times of checkpoints."
     ),
 ]
 Measurements = Annotated[
@@ -156,16 +156,15 @@ def command(
         "measurements": options.read_measurements(measured),
     }
     # Last: without --service, a service starts on the state directory for seconds.
-    times = lost_time.measured_times(lost_time.StudyOptions(study, service, key_file, state_dir), values["model"])
+    stored = stored_study.read_study(stored_study.StudyOptions(study, service, key_file, state_dir))
     values["goodput"] = {
         "overhead": overhead,
         "failures_per_gpu_hour": failure_rate,
-        "checkpoint_s": times.save_s if checkpoint_seconds is None else checkpoint_seconds,
         "checkpoint_interval_s": checkpoint_interval,
-        "restart_s": restart_seconds + times.load_s,
-    }
+        "restart_s": restart_seconds + stored_study.load_seconds(stored),
+    } | ({} if checkpoint_seconds is None else {"checkpoint_s": checkpoint_seconds})
     load_numpy()
-    plan = times.noted(stated.noted(run.checked(planner.make_plan(values))))
+    plan = stated.noted(run.checked(planner.make_plan(values, stored)))
     if as_json:
         print(plan.model_dump_json())
     else:

@@ -10,7 +10,7 @@ from shardtune.service.wording import plan_words
 _WIDTH = 190
 """Width of the output in characters if stdout is not a terminal."""
 _BEFORE_COST, _AFTER_COST = (
-    ("GPUs", "evidence", "tokens/s/GPU", "days", "GPU-hours"),
+    ("GPUs", "source", "tokens/s/GPU", "days", "GPU-hours"),
     ("ends", "in time", "configuration"),
 )
 
@@ -42,11 +42,11 @@ def _show_choices(console: PrintableConsole, plan: Plan) -> None:
 def _table(plan: Plan) -> Table:
     shown = Table(box=None, pad_edge=False)
     for heading in (*_BEFORE_COST, plan_words.cost_heading(plan), *_AFTER_COST):
-        shown.add_column(heading, justify="left" if heading in ("evidence", "configuration") else "right")
+        shown.add_column(heading, justify="left" if heading in ("source", "configuration") else "right")
     for row in plan.rows:
         shown.add_row(
             f"{row.gpus} × {row.gpu}",
-            row.evidence,
+            plan_words.source(row),
             plan_words.band(row.tokens_per_s_per_gpu),
             plan_words.days(row),
             plan_words.band(row.gpu_hours),

@@ -16,6 +16,7 @@ from shardtune.service.cli.errors import InputError
 from shardtune.service.cli.lazy_module import LazyModule
 
 if TYPE_CHECKING:
+    from shardtune.api_schemas.studies.study import Study
     from shardtune.tuner.plans import plan as planning
 else:
     planning = LazyModule("shardtune.tuner.plans.plan")
@@ -23,15 +24,15 @@ else:
 _WORKLOAD = ("model", "sequence_length", "global_batch", "precision")
 
 
-def make_plan(values: dict[str, Any]) -> Plan:
-    """Plan the training run that the options describe.
+def make_plan(values: dict[str, Any], study: Study | None = None) -> Plan:
+    """Plan the training run that the options describe, with a stored study if they name one.
 
     Raises:
         InputError: an option's value cannot be used; each line names it.
     """
     try:
-        request = PlanRequest.model_validate(values)
-        return planning.plan(request, datetime.now(UTC))
+        request = PlanRequest.model_validate(values | ({} if study is None else {"study": study.study_id}))
+        return planning.plan(request, datetime.now(UTC), study=study)
     except ValidationError as error:
         raise InputError(*(_line(dict(entry)) for entry in error.errors())) from None
     except ArithmeticError:

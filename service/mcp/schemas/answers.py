@@ -5,7 +5,7 @@ from typing import Literal
 from pydantic import Field, JsonValue
 
 from shardtune.api_schemas.base import Bound, Schema
-from shardtune.api_schemas.trials.plans import DateBand, ImpossibleRow
+from shardtune.api_schemas.trials.plan_rows import DateBand, ImpossibleRow, StudyVerdict
 from shardtune.api_schemas.trials.predictions import Verdict
 from shardtune.service.mcp.schemas.figures import Figure
 
@@ -156,6 +156,9 @@ class PlanChoice(Schema):
     """Short description of the configuration in words."""
     speed: Figure
     """Tokens per second of one GPU."""
+    verdict: StudyVerdict | None
+    """Verdict of the study that measured the configuration; only `confirmed` means that it is shown to be the fastest. null
+    if no study measured it."""
     memory: Figure
     """Peak memory of one GPU."""
     may_not_fit: bool

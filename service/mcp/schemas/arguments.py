@@ -127,7 +127,7 @@ class PlanArguments(Schema):
     sequence_length: int | None = None
     """Tokens per sample; null: the model's maximum, up to 4096."""
     global_batch: int | None = None
-    """Samples per optimizer step; null: chosen according to the FLOPs of the run."""
+    """Samples per optimizer step; null: those of the study, or chosen according to the FLOPs of the run."""
     precision: PrecisionName = "auto"
     """Dtypes of training."""
     overhead: float = 0.15
@@ -135,5 +135,8 @@ class PlanArguments(Schema):
     measurements: tuple[dict[str, JsonValue], ...] = ()
     """Measurements on a few GPUs (`gpu`, `gpus`, `config`, `tokens_per_s_per_gpu`), from which speeds on more GPUs are
     projected."""
+    study: str | None = Field(default=None, examples=["study-3f9a0c12be47"])
+    """Id of a stored study of this model, or `last`: rows are measured or projected by it where it has an answer. Needs a
+    service."""
     rows: int = Field(default=6, ge=1, le=120)
     """Maximum number of rows to return; those with the fewest GPU-hours are returned."""

@@ -5,6 +5,7 @@ import pytest
 from shardtune.service.http.errors import Conflict
 from shardtune.service.mcp import mount
 from tests.support.service.agent_client import ask, text
+from tests.support.service.gpu_studies import tune_on_gpus
 from tests.support.service.scenarios import create
 from tests.support.service.simulated_worker import SimulatedWorker, quietly
 
@@ -175,3 +176,15 @@ def test_without_a_key_that_replicas_share_no_confirmation_is_made(service, monk
     monkeypatch.setattr(mount, "master_key", no_key)
     answer = ask(service, "studies_create", **STUDY | {"cluster": "8xh100"}, max_gpu_seconds=600)
     assert answer.is_error and "ask the operator to set SHARDTUNE_SECRET_KEY" in text(answer)
+
+
+def test_an_agents_plan_has_the_figures_of_a_study(service):
+    study = tune_on_gpus(service)
+    asked = {"model": "llama-tiny", "tokens": 1e9, "gpus": ["h100"], "counts": [2, 8], "gpus_per_node": 2}
+    for name in (study["study_id"], "last"):
+        choices = ask(service, "plan", **asked, study=name).structured_content["choices"]
+        speeds = {choice["gpus"]: choice["speed"] for choice in choices}
+        assert (speeds[2]["basis"], speeds[8]["basis"]) == ("measured", "projected")
+        assert speeds[2]["source"] == f"study {study['study_id']} on 2 GPUs, measured (confirmed)"
+    rejected = ask(service, "plan", **asked, study="nobody")
+    assert rejected.is_error and text(rejected).startswith("study (nobody) is not stored here")

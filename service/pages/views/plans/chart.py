@@ -4,7 +4,8 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 
 from shardtune.api_schemas.base import Band
-from shardtune.api_schemas.trials.plans import Plan, PlanRow
+from shardtune.api_schemas.trials.plan_rows import PlanRow
+from shardtune.api_schemas.trials.plans import Plan
 from shardtune.service.pages.charts.plot import (
     BOTTOM,
     HEIGHT,
@@ -20,11 +21,12 @@ from shardtune.service.pages.charts.plot import (
     ticks,
 )
 from shardtune.service.pages.charts.scale import LogScale, Position, for_sizes, tick_label, titled
-from shardtune.service.wording.plan_words import band, day_band, days, money
+from shardtune.service.wording.plan_words import band, day_band, days, money, source
 
 _SHAPES = ("circle", "square", "triangle", "diamond")
 _MOST_KINDS = 6
 """Number of kinds of GPUs with different colours; further kinds repeat the colours with other shapes."""
+_SHADES = " Full colour: measured. Lighter: projected. Lightest: predicted."
 
 
 def plots(plan: Plan, chosen: Sequence[PlanRow]) -> tuple[Plot, ...]:
@@ -40,8 +42,11 @@ def plots(plan: Plan, chosen: Sequence[PlanRow]) -> tuple[Plot, ...]:
     by_count = _plot(
         "plan-days", plan, chosen, across_counts, up_days, lambda row: (float(row.gpus), day_band(row.hours))
     )
+    is_mixed = _is_mixed(plan)
     unit = (plan.currency or "money") if plan_has_prices(plan) else "GPU-hours"
-    shown = [_finish(by_count, "GPUs", "days", across_counts, up_days, _count_ticks(across_counts, plan))]
+    shown = [
+        _finish(by_count, "GPUs", "days", across_counts, up_days, _count_ticks(across_counts, plan), is_mixed=is_mixed)
+    ]
     if amounts:
         across_days, up_money = for_sizes(all_days, LEFT, WIDTH - RIGHT), for_sizes(amounts, HEIGHT - BOTTOM, TOP)
         by_days = _plot(
@@ -52,7 +57,7 @@ def plots(plan: Plan, chosen: Sequence[PlanRow]) -> tuple[Plot, ...]:
             up_money,
             lambda row: _place_by_days(plan, row),
         )
-        shown.append(_finish(by_days, "days", unit, across_days, up_money, ticks(across_days, 5)))
+        shown.append(_finish(by_days, "days", unit, across_days, up_money, ticks(across_days, 5), is_mixed=is_mixed))
     return tuple(shown)
 
 
@@ -82,7 +87,7 @@ def _plot(
     up: Position,
     place: Callable[[PlanRow], tuple[float, Band] | None],
 ) -> Plot:
-    lines, marks = list[Line](), list[Mark]()
+    lines, marks, is_mixed = list[Line](), list[Mark](), _is_mixed(plan)
     kinds: defaultdict[str, list[PlanRow]] = defaultdict(list)
     for row in plan.rows:
         kinds[row.gpu].append(row)
@@ -96,14 +101,27 @@ def _plot(
             lines.append(Line(polyline(ends), f"whisker {css}"))
             is_chosen = row in chosen
             mark = f"{css} answer" if is_chosen else css
+            mark += f" shade-{row.evidence}" if is_mixed else ""
             marks.append(
                 Mark(across(x), up(values.expected), shape, mark, _title(plan, row), radius=6 if is_chosen else 4)
             )
     return Plot(name, "", "", "", (), (), lines=tuple(lines), marks=tuple(marks))
 
 
+def _is_mixed(plan: Plan) -> bool:
+    """Whether some rows of a plan are not predicted, so that its marks must tell them apart."""
+    return any(row.evidence != "predicted" for row in plan.rows)
+
+
 def _finish(
-    plot: Plot, x_label: str, y_label: str, across: Position, up: Position, x_ticks: tuple[AxisTick, ...]
+    plot: Plot,
+    x_label: str,
+    y_label: str,
+    across: Position,
+    up: Position,
+    x_ticks: tuple[AxisTick, ...],
+    *,
+    is_mixed: bool,
 ) -> Plot:
     return Plot(
         name=plot.name,
@@ -114,7 +132,7 @@ def _finish(
         y_ticks=ticks(up, 5),
         lines=plot.lines,
         marks=plot.marks,
-        note="Whiskers: 90 % bands. Large marks: the choices above.",
+        note="Whiskers: 90 % bands. Large marks: the choices above." + (_SHADES if is_mixed else ""),
     )
 
 
@@ -129,4 +147,4 @@ def _count_ticks(across: Position, plan: Plan) -> tuple[AxisTick, ...]:
 
 def _title(plan: Plan, row: PlanRow) -> str:
     cost = "" if row.cost is None else f", {money(plan, band(row.cost))}"
-    return f"{row.gpus} × {row.gpu}: {days(row)} days{cost}"
+    return f"{row.gpus} × {row.gpu}, {source(row)}: {days(row)} days{cost}"

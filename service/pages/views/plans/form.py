@@ -49,6 +49,8 @@ class PlanForm(BaseModel):
     precision: str = AUTO
     overhead: str = f"{Goodput().overhead:g}"
     failures: str = f"{Goodput().failures_per_gpu_hour:g}"
+    study: str = Field(default="", max_length=100)
+    """Id of a stored study of the model; empty for none."""
 
 
 def plan_request(form: PlanForm) -> PlanRequest:
@@ -77,6 +79,7 @@ def plan_request(form: PlanForm) -> PlanRequest:
         "sequence_length": _count("sequence_length", form.sequence_length),
         "global_batch": _count("global_batch", form.global_batch),
         "precision": form.precision,
+        "study": form.study.strip() or None,
         "goodput": {
             "overhead": number("overhead", form.overhead),
             "failures_per_gpu_hour": number("failures", form.failures),

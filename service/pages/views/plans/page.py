@@ -7,7 +7,8 @@ from urllib.parse import urlencode
 from shardtune.api_schemas.machines.networks import NETWORKS
 from shardtune.api_schemas.training.model_presets import preset_names
 from shardtune.api_schemas.training.workload import AUTO, PRECISIONS
-from shardtune.api_schemas.trials.plans import Plan, PlanRequest, PlanRow
+from shardtune.api_schemas.trials.plan_rows import PlanRow
+from shardtune.api_schemas.trials.plans import Plan, PlanRequest
 from shardtune.service.http.error_codes import FieldError
 from shardtune.service.http.errors import ApiError
 from shardtune.service.pages.charts.plot import Plot
@@ -34,6 +35,8 @@ class PlanLine:
     cost: tuple[str, str]
     """Expected cost (GPU-hours if some row has no price), and its 90 % band, as two texts."""
     finish: tuple[str, str]
+    source: tuple[str, str]
+    """Source of the row's speed, as a tone (which decides the colour; empty for none) and words."""
     in_time: tuple[str, str] | None
     """Chance to meet the deadline, as a tone (which decides the colour) and a word; None without a deadline."""
     in_budget: tuple[str, str] | None
@@ -56,6 +59,8 @@ class PlansPage:
     """Value and label of each option that the form offers."""
     lines: tuple[PlanLine, ...]
     plots: tuple[Plot, ...]
+    evidence: str
+    """Sentence that says which rows were measured, and by whom; empty without a plan."""
     cost_heading: str
     """Heading of the column of costs, which holds GPU-hours if the plan has no prices."""
     address: str
@@ -78,6 +83,7 @@ def plans_page(form: PlanForm, make_plan: MakePlan | None) -> PlansPage:
         choices=_choices(plan) if plan is not None else (),
         lines=tuple(_line(plan, row) for row in plan.rows) if plan is not None else (),
         plots=plots(plan, chosen) if plan is not None else (),
+        evidence=plan_words.evidence(plan) if plan is not None else "",
         cost_heading=_cost_heading(plan),
         address=_address(form, plan) if plan is not None else "",
     )
@@ -106,10 +112,17 @@ def _line(plan: Plan, row: PlanRow) -> PlanLine:
         badges=_badges(plan, row),
         days=plan_words.value_and_band(plan_words.day_band(row.hours), "{:,.1f}".format),
         cost=_cost(row, has_cost=plan_has_prices(plan)),
+        source=(_source_tone(row), plan_words.source(row)),
         finish=(f"{row.finish.expected}", f"{row.finish.earliest} to {row.finish.latest}"),
         in_time=_chance(row.meets_deadline),
         in_budget=_chance(row.within_budget),
     )
+
+
+def _source_tone(row: PlanRow) -> str:
+    if row.evidence != "measured":
+        return ""
+    return "warn" if row.verdict not in (None, "confirmed") else "good"
 
 
 def _choices(plan: Plan) -> tuple[tuple[str, str], ...]:

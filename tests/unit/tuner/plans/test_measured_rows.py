@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from shardtune.api_schemas.strategies import Fsdp2Config
-from shardtune.api_schemas.trials.plans import PlanRequest, PlanRow
+from shardtune.api_schemas.trials.plan_rows import PlanRow
+from shardtune.api_schemas.trials.plans import PlanRequest
 from shardtune.service.mcp.plan_tool import plan_answer
 from shardtune.tuner.plans.plan import plan
 

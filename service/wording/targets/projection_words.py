@@ -154,11 +154,11 @@ def limits(projection: StudyProjection) -> list[str]:
     best = projection.best
     if best.bound_by is None:
         return []
-    first = "the measured" if projection.measured_gpu is None else f"the projected ({_gpus(best.curve[0].gpus)})"
+    first = "measured" if projection.measured_gpu is None else f"projected for {_gpus(best.curve[0].gpus)}"
     bend = (
-        f"no size up to the target loses more than a tenth of {first} speed per GPU"
+        f"no size up to the target loses more than a tenth of the speed per GPU {first}"
         if best.bends_at_gpus is None
-        else f"the curve bends at {_gpus(best.bends_at_gpus)}: speed per GPU is more than a tenth below {first} one"
+        else f"the curve bends at {_gpus(best.bends_at_gpus)}: speed per GPU is more than a tenth below that {first}"
     )
     text = f"predicted to be limited by {best.bound_by} at the target"
     there, here = best.exposed_communication_fraction, best.study_exposed_communication_fraction

@@ -215,6 +215,7 @@ def _kind_notes(sizes: TargetSizes, there: Cluster) -> list[str]:
     measured, target = gpu_kinds.kind_of(sizes.cluster.gpu), there.gpu
     notes = [
         f"measured on {measured}: speeds on {target} are the measured ones times the ratio of the speeds predicted on both",
+        "the band between kinds of GPU was learnt from published runs on A100 and H100 alone",
         f"memory of {target} by the catalogue; hosts as the study's, with {there.host_memory_gib:g} GiB a node",
     ]
     if there.nodes > 1:

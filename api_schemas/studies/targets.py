@@ -1,4 +1,4 @@
-"""Schemas of a study's target: more GPUs than its cluster has, and the answer projected to them."""
+"""Schemas of a study's target (more GPUs than its cluster has, or another kind) and of the answer projected to it."""
 
 import re
 from typing import Annotated, Any, Literal
@@ -21,28 +21,30 @@ MOST_RUNGS = 4
 used, because they are nearest to the target in size."""
 NOT_PROJECTED = "nothing is projected to the target: "
 """First words of the note in which a result says why nothing was projected to the target."""
-UnseenAspect = Literal["layout", "nodes", "uplinks", "communication"]
+UnseenAspect = Literal["layout", "nodes", "uplinks", "communication", "gpu"]
 """Property of a target that no measurement covers, so that the band of a projection is wider."""
 _TEXT = r"^\s*([0-9]{1,9})(?:x([0-9]{1,9}))?(?:x([A-Za-z0-9][A-Za-z0-9 ._-]{0,99}))?\s*$"
 
 
 class Target(Schema):
-    """Larger cluster to which the answer of a study is projected. It has the same GPUs as the study's cluster, on more
-    nodes."""
+    """Cluster to which the answer of a study is projected: more GPUs than the study's cluster has, or at least as many of
+    another kind."""
 
     nodes: int = Field(ge=1, le=MOST_RANKS, examples=[64])
     """Number of nodes."""
     gpus_per_node: int | None = Field(default=None, ge=1, le=MOST_GPUS_OF_NODE, examples=[8])
     """Number of GPUs per node of the target; null if it is the same as in the study's cluster."""
-    gpu: DeviceName | None = None
-    """Kind of GPU of the target, which must be that of the study's cluster. null has the same meaning."""
+    gpu: DeviceName | None = Field(default=None, examples=["h200"])
+    """Kind of GPU of the target; null if it is that of the study's cluster. For another kind, both kinds must be in the
+    catalogue of GPUs: measured speeds are multiplied by the ratio of the speeds predicted on the two."""
     inter_node_gb_per_s: float | None = Field(default=None, gt=0, le=1e9, examples=[50.0])
     """Bandwidth between the target's nodes, in GB/s per node and direction. If null, it is that of the study's cluster,
-    as measured or stated, or otherwise the usual one of this GPU."""
+    as measured or stated, or otherwise the usual one of this GPU. For another kind of GPU it is the usual one of that
+    kind."""
     nodes_per_leaf: NodesPerLeaf = Field(default=None, examples=[32])
     """Number of nodes below one leaf switch of the target. In a rail-optimized network, where each GPU's port has a leaf
-    switch of its own, it is the number of nodes that share these switches. If null, it is that of the study's cluster,
-    or otherwise all nodes are below one leaf switch."""
+    switch of its own, it is the number of nodes that share these switches. If null, it is that of the study's cluster
+    if the GPUs are of the same kind, or otherwise all nodes are below one leaf switch."""
     oversubscription: Oversubscription = Field(default=None, examples=[2.0])
     """Oversubscription of the target's leaf switches: bandwidth of the nodes below one of them, divided by the bandwidth
     of its uplinks. If null, it is that of the study's cluster if `nodes_per_leaf` is null too, or otherwise 1."""
@@ -70,7 +72,8 @@ class Target(Schema):
         """Short form of the target, such as `64x8`, followed by what the target states about its network."""
         fields = ("inter_node_gb_per_s", "nodes_per_leaf", "oversubscription")
         stated = [f"{name} {value:g}" for name in fields if (value := getattr(self, name)) is not None]
-        return self.short_form + (f" with {', '.join(stated)}" if stated else "")
+        kind = f" of {self.gpu}" if self.gpu else ""
+        return self.short_form + kind + (f" with {', '.join(stated)}" if stated else "")
 
     def is_size_of(self, other: "Target | None") -> bool:
         """Whether the other target has the same number of nodes and of GPUs per node, and also the same kind of GPU if
@@ -192,13 +195,14 @@ class ProjectedConfig(Schema):
     """Properties of the target that the study's cluster could not measure; each widens the band of the speed. `layout`:
     parallel groups are of another kind. `nodes`: there is a network between nodes. `uplinks`: traffic crosses
     oversubscribed leaf switches. `communication`: gradients are exchanged, which the trial, without data-parallel ranks,
-    did not do."""
+    did not do. `gpu`: the GPUs are of another kind."""
     curve: tuple[CurvePoint, ...] = ()
     """Speeds of the configuration on several numbers of nodes, from the study's cluster up to the target. The global
-    batch grows with the nodes, so that each rank has as much work as on the study's cluster (weak scaling)."""
+    batch grows with the nodes, so that each rank has as much work as on the study's cluster (weak scaling). If the
+    target's GPUs are of another kind, all speeds are projected to that kind, from the study's number of GPUs on."""
     bends_at_gpus: int | None = Field(default=None, examples=[128])
-    """Smallest number of GPUs of `curve` on which the expected speed per GPU is more than a tenth below the measured
-    one. null if no size up to the target loses as much, and in answers of older releases."""
+    """Smallest number of GPUs of `curve` on which the expected speed per GPU is more than a tenth below that of the
+    first point. null if no size up to the target loses as much, and in answers of older releases."""
     bound_by: Bound | None = Field(default=None, examples=["network"])
     """Resource that takes the largest part of the predicted step on the target. null in answers of older releases."""
     exposed_communication_fraction: float | None = Field(default=None, examples=[0.31])
@@ -242,14 +246,17 @@ class StudyProjection(Schema):
     confirmed `best`. `changed`: after runs on the target, the first of `runners_up` is the answer (`confirmation` says
     why)."""
     cluster: Cluster
-    """Target cluster. Facts about its GPUs, such as their memory, are taken from the study's cluster."""
+    """Target cluster. Facts about its GPUs, such as their memory, are taken from the study's cluster, or from the
+    catalogue of GPUs if they are of another kind."""
     global_batch: int
     """Samples per optimizer step on the target."""
     measured_gpus: int
     """Number of GPUs of the study's cluster."""
+    measured_gpu: str | None = Field(default=None, examples=["H100-80GB"])
+    """Kind of the study's GPUs, if the target's are of another kind; null if they are of the same kind."""
     doublings: float
     """Number of times that the study's number of GPUs must be doubled to reach the target's; 3 means eight times as
-    many GPUs."""
+    many GPUs. It is 0 for as many GPUs of another kind."""
     best: ProjectedConfig
     """Configuration with the highest expected speed on the target, among those that are predicted to fit."""
     runners_up: tuple[ProjectedConfig, ...] = ()

@@ -54,15 +54,15 @@ def published(path: Path, hardware: Path = DATA / "hardware.csv") -> list[Group]
         KeyError: a column is missing.
     """
     rows: dict[tuple[str, ...], list[Row]] = defaultdict(list)
-    for case in _uncontradicted(path, hardware):
-        row = Row(_measured(case), round(case.candidate["accumulation"]))
-        for family in _shard_families(case):
+    for case in uncontradicted(path, hardware):
+        row = Row(measured_case(case), round(case.candidate["accumulation"]))
+        for family in shard_families(case):
             rows[(*(case.row[name] for name in SAME), str(case.implementation), family)].append(row)
     groups = (_group(key[0], ", ".join((*key[1:10], key[-1])), listed) for key, listed in rows.items())
     return _distinct(group for group in groups if group is not None)
 
 
-def _uncontradicted(path: Path, hardware: Path) -> list[Case]:
+def uncontradicted(path: Path, hardware: Path) -> list[Case]:
     """Rows of a file that state a speed, without those that a smaller micro batch of the same job shows to be slowed by
     something that no column states."""
     aliases = hardware_aliases(hardware)
@@ -79,7 +79,7 @@ def _uncontradicted(path: Path, hardware: Path) -> list[Case]:
     return [row.case for row in scored if row.id not in slowed]
 
 
-def _measured(case: Case) -> MeasuredSize:
+def measured_case(case: Case) -> MeasuredSize:
     line = case.row
     facts = (case.dtypes, case.implementation, case.rates, case.network)
     (size,) = predict_sizes(case.shape, [case.candidate], *facts)
@@ -87,7 +87,7 @@ def _measured(case: Case) -> MeasuredSize:
     return MeasuredSize.at_speed(size, float(line["tokens_per_s_per_gpu"]), gib)
 
 
-def _shard_families(case: Case) -> Sequence[str]:
+def shard_families(case: Case) -> Sequence[str]:
     """Names of the ways in which a row's shard group can grow; a group of all ranks within a node can do either."""
     shard, everywhere = round(case.candidate["shard"]), case.candidate["replicate"] <= 1
     if shard <= 1:

@@ -5,17 +5,23 @@ from pathlib import Path
 
 from benchmarks.parallel.tables import read
 from benchmarks.scaling.groups import DATA, published, swept
+from benchmarks.scaling.kinds import kind_errors
 from benchmarks.scaling.pairs import errors_by_source
 
 _PATH = Path(__file__).parents[2] / "tuner" / "projection" / "published_errors.py"
-_HEADER = '''"""Errors of projections of published scaling runs, by source: what `structural` learns drift and width from.
+_HEADER = '''"""Errors of projections of published scaling runs, by source: what `structural` learns drift and widths from.
 
 Each entry is a `structural.ScalingError`: doublings of the GPUs, axes that the anchor did not show, logarithm of measured
 over projected time, half-width of the band that communication left open. Anchored at the smallest size of each group.
 Written by `python -m benchmarks.scaling.learn`.
 """
 
-PUBLISHED_ERRORS: dict[str, tuple[tuple[float, int, float, float], ...]] = {
+PUBLISHED_KIND_ERRORS: dict[str, tuple[float, ...]] = {{
+{kinds}
+}}
+"""Logarithms of measured over projected time, of runs projected from another kind of GPU, by source."""
+
+PUBLISHED_ERRORS: dict[str, tuple[tuple[float, int, float, float], ...]] = {{
 '''
 
 
@@ -28,7 +34,11 @@ def main() -> int:
     lines = []
     for source, errors in sorted(errors_by_source(groups).items()):
         lines += [f'    "{source.partition(":")[0]}": (', *(f"        {tuple(error)}," for error in errors), "    ),"]
-    _PATH.write_text(_HEADER + "\n".join(lines) + "\n}\n")
+    kinds = [
+        f'    "{source.partition(":")[0]}": ({", ".join(map(str, errors))},),'
+        for source, errors in sorted(kind_errors(DATA / "published.csv").items())
+    ]
+    _PATH.write_text(_HEADER.format(kinds="\n".join(kinds)) + "\n".join(lines) + "\n}\n")
     return 0
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from benchmarks.parallel.tables import NANOTRON_COLUMNS, Measured
 from benchmarks.parallel.tables import read as read_sweep
 from benchmarks.predictor.columns import Misread
+from benchmarks.scaling import kinds
 from benchmarks.scaling.choice import Choice, choices
 from benchmarks.scaling.groups import SAME, Group, published, swept
 from benchmarks.scaling.pairs import LOSING, Pair, ladders, pairs
@@ -32,7 +33,7 @@ def score(files: Sequence[Path]) -> dict[str, Any]:
         Misread: a cell or a column holds an unknown word.
         KeyError: a column is missing.
     """
-    groups, tables = list[Group](), dict[str, Sequence[Measured]]()
+    groups, tables, published_files = list[Group](), dict[str, Sequence[Measured]](), list[Path]()
     for file in files:
         columns = _columns(file)
         if columns.issuperset(NANOTRON_COLUMNS):
@@ -42,6 +43,7 @@ def score(files: Sequence[Path]) -> dict[str, Any]:
             raise Misread(f"{file}: columns ({', '.join(lacking)}) are missing; keep the header of published.csv")
         else:
             groups += published(file)
+            published_files.append(file)
     groups += swept(tables.values())
     projected = pairs(groups)
     weights = Counter(pair.group.source for pair in projected)
@@ -62,6 +64,7 @@ def score(files: Sequence[Path]) -> dict[str, Any]:
         },
         "ladders": [_ladder(pair) for pair in ladders(groups)],
         "memory": _memory_figures(projected),
+        "kinds": kinds.figures([pair for file in published_files for pair in kinds.pairs(file)]),
     }
 
 

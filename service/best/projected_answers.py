@@ -96,15 +96,15 @@ def as_projected(measured: BestConfig, projection: StudyProjection) -> BestConfi
     """Convert a recommendation for the cluster that a study measured into one for the larger cluster, for which the
     study has projected (predicted) its result.
     """
-    level = ConfidenceLevel.MEDIUM if measured.confidence.level is not ConfidenceLevel.LOW else ConfidenceLevel.LOW
-    reason = (
-        f"projected from {projection.measured_gpus} to {projection.cluster.world_size} GPUs, where nothing was measured"
-    )
+    # Nothing was measured on another kind of GPU, where the order of the configurations may be another one, too.
+    is_low = measured.confidence.level is ConfidenceLevel.LOW or projection.measured_gpu is not None
+    level = ConfidenceLevel.LOW if is_low else ConfidenceLevel.MEDIUM
+    reason = f"{_origin(projection)}, where nothing was measured"
     confirmation = projection.confirmation
     if confirmation is not None:
         # Its own recommendation is served instead where the question names the cluster in the same words.
         reason = (
-            f"projected from {projection.measured_gpus} to {projection.cluster.world_size} GPUs, where study "
+            f"{_origin(projection)}, where study "
             f"{confirmation.study_id} compared the first two choices: {confirmation.outcome}"
         )
     # A single configuration is compared with nothing.
@@ -132,6 +132,14 @@ def as_projected(measured: BestConfig, projection: StudyProjection) -> BestConfi
             "cluster": projection.cluster,
         }
     )
+
+
+def _origin(projection: StudyProjection) -> str:
+    there = projection.cluster
+    if projection.measured_gpu is None:
+        return f"projected from {projection.measured_gpus} to {there.world_size} GPUs"
+    here = f"{projection.measured_gpus} × {projection.measured_gpu}"
+    return f"projected from {here} to {there.world_size} × {there.gpu}, another kind of GPU"
 
 
 def _leaf_reasons(projected: Cluster) -> tuple[str, ...]:

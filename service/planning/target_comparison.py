@@ -10,6 +10,7 @@ from shardtune.api_schemas.studies.budget import Budget
 from shardtune.api_schemas.studies.study_request import StudyRequest, StudySpec
 from shardtune.api_schemas.studies.targets import StudyProjection
 from shardtune.api_schemas.training.search_space import SpaceLimits
+from shardtune.tuner.projection import gpu_kinds
 from shardtune.tuner.search.space.flat import flatten
 
 _IMPLIED = ("backend", "dp_replicate")
@@ -72,7 +73,7 @@ def difference(spec: StudySpec, cluster: Cluster, expected: StudyRequest) -> str
 
 
 def _shape(cluster: Cluster) -> object:
-    return cluster.device, cluster.gpu, cluster.nodes, cluster.gpus_per_node
+    return cluster.device, gpu_kinds.kind_of(cluster.gpu), cluster.nodes, cluster.gpus_per_node
 
 
 def _values(baseline: TrialConfig | dict[str, JsonValue] | None) -> object:

@@ -1,7 +1,6 @@
 """Rows and tables of measured configurations: trials, recommended configurations, projections to a target."""
 
 from shardtune.api_schemas.base import Band
-from shardtune.api_schemas.formatting import counted
 from shardtune.api_schemas.recommendations.best import BestConfig
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.studies.study import Study
@@ -13,7 +12,7 @@ from shardtune.service.mcp.schemas.figures import GIB, SPEED, Figure, figure
 from shardtune.service.mcp.schemas.study_answers import MeasuredConfig
 from shardtune.service.python_api.rows import AnswerRow, RowTable, cells
 from shardtune.service.wording import cluster_words, study_words
-from shardtune.service.wording.targets import confirmation_words
+from shardtune.service.wording.targets import confirmation_words, projection_words
 
 _BAND_95 = "95 % interval within the run"
 
@@ -119,7 +118,7 @@ def projected(projection: StudyProjection | None) -> RowTable:
     figures is measured."""
     if projection is None:
         return RowTable("target", "", [])
-    source = f"projection from measurements on {counted(projection.measured_gpus, 'GPU')}"
+    source = f"projection from measurements on {projection_words.measured_gpus(projection)}"
     status = confirmation_words.status(projection)
     rows = [_projected_row(config, source) for config in (projection.best, *projection.runners_up)]
     return RowTable("target", f"On {cluster_words.cluster(projection.cluster)}: {status}", rows)

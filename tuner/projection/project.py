@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from shardtune.api_schemas.base import Band
 from shardtune.api_schemas.studies.targets import UnseenAspect
 from shardtune.tuner.projection import rank_term, trend
 from shardtune.tuner.projection.sizes import MeasuredSize, PredictedSize
@@ -21,6 +22,11 @@ class ProjectedValue:
     expected: float
     low: float
     high: float
+
+    @property
+    def band(self) -> Band:
+        """The value in the form of the API's answers."""
+        return Band(expected=self.expected, low=self.low, high=self.high)
 
 
 @dataclass(frozen=True)
@@ -39,8 +45,8 @@ class Projection:
     """Numbers of GPUs of the measurements that the projection starts from: those of the configuration itself, else
     those of other layouts."""
     unseen: tuple[UnseenAspect, ...]
-    """Aspects of the target that no measurement covers (`layout`, `nodes`, `uplinks`, `communication`); each widens the
-    band."""
+    """Aspects of the target that no measurement covers (`layout`, `nodes`, `uplinks`, `communication`, `gpu`); each
+    widens the band."""
     seconds_per_rank: float = 0.0
     """Seconds by which each further rank lengthens a step; 0 where the measured sizes show no such growth."""
     slowness_if_scattered: float = 1.0
@@ -81,14 +87,15 @@ def project(anchors: Sequence[MeasuredSize], target: PredictedSize, error: Struc
         seconds, open_width = foreseen.seconds, foreseen.communication_width
     else:
         seconds = target.seconds * math.exp(_slowness_of_others(used, target) + error.drift * doublings)
-    spread = math.exp(error.half_width(doublings, len(unseen), open_width))
+    other_gpu = "gpu" in unseen
+    spread = math.exp(error.half_width(doublings, len(unseen) - other_gpu, open_width, other_gpu=other_gpu))
     # Nobody stated where the job's nodes will be. The low end is that of nodes without a neighbour below their leaf switch.
     scattered = target.slowness_if_scattered if "uplinks" in unseen else 1.0
     speed = target.tokens_per_gpu / seconds
     return Projection(
         gpus=target.gpus,
         tokens_per_s_per_gpu=ProjectedValue(speed, speed / spread / scattered, speed * spread),
-        memory_gib=_memory(used, target, doublings, bool(same)),
+        memory_gib=_memory(used, target, doublings, unknowns=(not same) + other_gpu),
         doublings=doublings,
         open_width=open_width,
         anchors=tuple(size.predicted.gpus for size in used),
@@ -107,6 +114,8 @@ def _unseen_axes(used: Sequence[MeasuredSize], target: PredictedSize, same_layou
     # One rank, or one group that only splits the model, shows no exchange of gradients: all of it is predicted.
     if target.has_gradient_exchange and not any(size.predicted.has_gradient_exchange for size in used):
         axes.append("communication")
+    if any(size.predicted.gpu != target.gpu for size in used):
+        axes.append("gpu")
     return tuple(axes)
 
 
@@ -120,9 +129,9 @@ def _slowness_of_others(used: Sequence[MeasuredSize], target: PredictedSize) -> 
     return float(total / sum(weights))
 
 
-def _memory(used: Sequence[MeasuredSize], target: PredictedSize, doublings: float, same_layout: bool) -> ProjectedValue:
+def _memory(used: Sequence[MeasuredSize], target: PredictedSize, doublings: float, unknowns: int) -> ProjectedValue:
     """Projected memory peak: the prediction for the target, plus the difference between measured and predicted peak at
-    the largest measured size."""
+    the largest measured size. `unknowns`: how many of layout and kind of GPU differ from what was measured."""
     measured = [size for size in used if size.memory_gib is not None]
     if not measured:
         spread = math.exp(1.64 * 0.10)
@@ -131,5 +140,5 @@ def _memory(used: Sequence[MeasuredSize], target: PredictedSize, doublings: floa
     beyond = (last.memory_gib or 0.0) - last.predicted.memory_gib
     # Buffers and activations of a rank stay as they are; what is sharded shrinks with both.
     expected = max(target.memory_gib + beyond, 0.5 * target.memory_gib)
-    spread = math.exp(1.64 * _MEMORY_SIGMA * (1.0 + 0.5 * doublings + (not same_layout)))
+    spread = math.exp(1.64 * _MEMORY_SIGMA * (1.0 + 0.5 * doublings + unknowns))
     return ProjectedValue(expected, expected / spread, expected * spread)

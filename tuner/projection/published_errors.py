@@ -1,9 +1,51 @@
-"""Errors of projections of published scaling runs, by source: what `structural` learns drift and width from.
+"""Errors of projections of published scaling runs, by source: what `structural` learns drift and widths from.
 
 Each entry is a `structural.ScalingError`: doublings of the GPUs, axes that the anchor did not show, logarithm of measured
 over projected time, half-width of the band that communication left open. Anchored at the smallest size of each group.
 Written by `python -m benchmarks.scaling.learn`.
 """
+
+PUBLISHED_KIND_ERRORS: dict[str, tuple[float, ...]] = {
+    "bigscience-workshop/bigscience@HEAD": (-0.0,),
+    "mosaicml/examples@9fa3ceb9a~1": (0.036,),
+    "mosaicml/llm-foundry@HEAD": (
+        -0.026,
+        0.0408,
+        0.0687,
+        0.0613,
+        0.181,
+        0.1189,
+        0.0355,
+        0.009,
+        0.1799,
+        0.157,
+        0.0813,
+        0.0077,
+        0.0099,
+        0.2188,
+        0.1711,
+        0.1269,
+        0.0631,
+        0.033,
+        -0.0195,
+        -0.0069,
+        0.2366,
+        0.1763,
+        0.1444,
+        0.0727,
+        0.0461,
+        0.0157,
+        -0.0005,
+        0.205,
+        0.149,
+        0.1171,
+        0.0959,
+        0.1315,
+        -0.1763,
+        -0.2527,
+    ),
+}
+"""Logarithms of measured over projected time, of runs projected from another kind of GPU, by source."""
 
 PUBLISHED_ERRORS: dict[str, tuple[tuple[float, int, float, float], ...]] = {
     "InternLM/InternEvo@HEAD": (

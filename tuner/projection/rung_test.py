@@ -12,7 +12,6 @@ from statistics import median
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.studies.rung_tests import ForetoldTrial, RungTest
 from shardtune.api_schemas.studies.study_result import Contender
-from shardtune.tuner.projection.bands import band
 from shardtune.tuner.projection.project import project
 from shardtune.tuner.projection.sizes import MeasuredSize
 from shardtune.tuner.projection.structural import StructuralError, learnt
@@ -92,7 +91,7 @@ def run(sizes: TargetSizes, anchors: RungAnchors, measured: Sequence[Contender])
             ForetoldTrial(
                 trial_number=contender.trial_number,
                 from_gpus=tuple(anchor.predicted.gpus for anchor in known),
-                tokens_per_s_per_gpu=band(speed),
+                tokens_per_s_per_gpu=speed.band,
                 measured_tokens_per_s_per_gpu=contender.tokens_per_s_per_gpu,
             )
         )

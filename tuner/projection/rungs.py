@@ -14,6 +14,7 @@ from shardtune.api_schemas.studies.targets import Target
 from shardtune.api_schemas.training.search_space import Limit
 from shardtune.tuner.prediction import catalogue, traced_shape
 from shardtune.tuner.prediction.evaluation import machine
+from shardtune.tuner.projection import gpu_kinds
 
 _SHARING = ("tensor_parallel", "context_parallel", "pipeline_parallel")
 """Knobs with which several ranks share samples; with them the global batch may be smaller than the number of ranks."""
@@ -33,11 +34,11 @@ def for_rung(
     if request.target is None:
         return request
     target = _complete(request.target, cluster)
-    _check_kind(target, cluster)
+    _check_kind(request, target, cluster)
     _check_size(target, cluster)
     _check_stated_network(target, cluster)
     _check_model(request, target)
-    if has_worker:
+    if has_worker and not gpu_kinds.is_other(target, cluster):
         _check_rates(target_cluster(cluster, target), measured)
         _check_network(target, cluster, measured)
     _check_tensor_ranks(request, target)
@@ -58,7 +59,9 @@ def for_rung(
 
 def target_cluster(cluster: Cluster, target: Target) -> Cluster:
     """Cluster of a study's target: the GPUs, hosts and network of the study's own cluster, with the target's numbers of
-    nodes and GPUs."""
+    nodes and GPUs. If the target names another kind of GPU, the catalogue describes them."""
+    if gpu_kinds.is_other(target, cluster):
+        return gpu_kinds.cluster_of(target, cluster)
     per_node = target.gpus_per_node or cluster.gpus_per_node
     return cluster.model_copy(
         update={
@@ -109,30 +112,17 @@ def _complete(target: Target, cluster: Cluster) -> Target:
     return target.model_copy(update={"gpus_per_node": per_node})
 
 
-def _check_kind(target: Target, cluster: Cluster) -> None:
-    if target.gpu is None or _kind(target.gpu) == _kind(cluster.gpu):
-        return
-    if _kind(cluster.gpu) in catalogue.names():
-        # A name of no kind or of several, such as a100 beside A100-SXM4-80GB, is another mistake than another kind.
-        catalogue.find(target.gpu, "target.gpu")
-    raise ValueError(
-        f"target.gpu ({target.gpu!r}) is not the cluster's kind ({cluster.gpu}): trials on one kind say nothing about "
-        "another; leave it out, run the study on that kind, or compare kinds with `shardtune plan`"
-    )
-
-
-def _kind(name: str) -> str:
-    try:
-        return catalogue.find(name).name
-    except ValueError:
-        return name.strip().lower()
+def _check_kind(request: StudyRequest, target: Target, cluster: Cluster) -> None:
+    if gpu_kinds.is_other(target, cluster):
+        gpu_kinds.check(request, target, cluster)
 
 
 def _check_size(target: Target, cluster: Cluster) -> None:
     per_node = target.gpus_per_node or cluster.gpus_per_node
     shown = f"target ({target.nodes} × {per_node} GPUs)"
     here = f"the cluster's {cluster.nodes} × {cluster.gpus_per_node}"
-    if (target.nodes, per_node) == (cluster.nodes, cluster.gpus_per_node):
+    is_other = gpu_kinds.is_other(target, cluster)
+    if (target.nodes, per_node) == (cluster.nodes, cluster.gpus_per_node) and not is_other:
         raise ValueError(f"{shown} is what the cluster has; leave target out, or name more nodes")
     if target.nodes < cluster.nodes or per_node < cluster.gpus_per_node:
         raise ValueError(

@@ -57,6 +57,8 @@ class PredictedSize:
     """Whether the GPUs are below several leaf switches that are oversubscribed."""
     slowness_if_scattered: float = 1.0
     """Factor by which the predicted step is longer where neighbouring nodes are below different leaf switches."""
+    gpu: str = ""
+    """Kind of the GPUs; empty where all sizes that are compared have the same kind."""
 
     @property
     def tokens_per_s_per_gpu(self) -> float:

@@ -1,20 +1,27 @@
 """Structural error of a projection: what runs lose with each doubling of the GPUs beyond the predicted ratio, and how
 far a projection is off. Both are learnt from published scaling runs, each source with the same weight."""
 
+import math
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from statistics import fmean, median, pvariance
 from typing import NamedTuple
 
-from shardtune.tuner.projection.published_errors import PUBLISHED_ERRORS
+from shardtune.tuner.projection.published_errors import PUBLISHED_ERRORS, PUBLISHED_KIND_ERRORS
 
 _NOMINAL = 0.90
 """Fraction of measurements that the band of a projection should contain."""
 _FIRST = 1.0
 """Error of a projection to the same number of GPUs, from the noise of the two runs, as a multiple of the error that
 each doubling of the GPUs adds."""
+
+_FEWEST_KIND_ERRORS = 10
+"""Minimum number of published runs from which the band of projections to another kind of GPU is learnt."""
+_UNKNOWN_KIND = 0.35
+"""Half-width of the band of a projection to another kind of GPU (in logarithm of time) where too few published runs are
+left to learn it from; assumed."""
 
 
 class ScalingError(NamedTuple):
@@ -45,21 +52,37 @@ class StructuralError:
     """Fraction of the error's variance that all projections of one source share, since a source has one network and one
     program."""
 
-    widening: float = 1.0
-    """Factor on the whole half-width, by which a rung test widens bands; 1 without one."""
+    kind_width: float = 0.0
+    """Half-width of the 90 % band of a projection to another kind of GPU, in logarithm of time."""
 
-    def half_width(self, doublings: float, unseen: int = 0, open_width: float = 0.0) -> float:
+    widening: float = 1.0
+    """Factor by which a rung test widens the half-width that size and unseen aspects give; 1 without one."""
+
+    def half_width(
+        self, doublings: float, unseen: int = 0, open_width: float = 0.0, *, other_gpu: bool = False
+    ) -> float:
         """Half-width of the 90 % band in logarithm of time. It grows linearly with doublings of the GPUs; each aspect
         of the target that no measurement covers counts as one more doubling. `open_width`: part that comes from not
-        knowing how far predicted communication time is off."""
-        return self.widening * (self.width * (_FIRST + doublings + unseen) + open_width)
+        knowing how far predicted communication time is off. `other_gpu`: whether the target has another kind of GPU,
+        whose error is independent of the others: the squares of both half-widths are added."""
+        of_size = self.widening * (self.width * (_FIRST + doublings + unseen) + open_width)
+        return math.hypot(of_size, self.kind_width) if other_gpu else of_size
 
 
 @lru_cache(maxsize=64)
 def learnt(without: frozenset[str] = frozenset()) -> StructuralError:
     """Fit the error model of projections to the published runs, without sources of the owners in `without` (such as
     `mosaicml`)."""
-    return learn({name: errors for name, errors in PUBLISHED_ERRORS.items() if owner(name) not in without})
+    sizes = {name: errors for name, errors in PUBLISHED_ERRORS.items() if owner(name) not in without}
+    kinds = {name: errors for name, errors in PUBLISHED_KIND_ERRORS.items() if owner(name) not in without}
+    return replace(learn(sizes), kind_width=learn_kinds(kinds))
+
+
+def learn_kinds(errors: Mapping[str, Sequence[float]]) -> float:
+    """Half-width of the 90 % band of a projection to another kind of GPU, from its errors in published runs (logarithms
+    of measured over projected time, by source). Runs weigh the same, as nearly all are of one source."""
+    sizes = [(abs(error), 1.0) for listed in errors.values() for error in listed]
+    return weighted_quantile([sizes], _NOMINAL) if len(sizes) >= _FEWEST_KIND_ERRORS else _UNKNOWN_KIND
 
 
 def owner(source: str) -> str:

@@ -12,8 +12,7 @@ from shardtune.api_schemas.studies.rung_tests import RungTest
 from shardtune.api_schemas.studies.study_result import Contender
 from shardtune.api_schemas.studies.targets import CurvePoint, ProjectedConfig, StudyProjection
 from shardtune.tuner.objective import available_gib
-from shardtune.tuner.projection import rung_speeds, rung_test, rungs
-from shardtune.tuner.projection.bands import band
+from shardtune.tuner.projection import gpu_kinds, rung_speeds, rung_test, rungs
 from shardtune.tuner.projection.chances import ProjectedSpeed, chances_of_best
 from shardtune.tuner.projection.rung_test import Rung, RungAnchors
 from shardtune.tuner.projection.structural import StructuralError
@@ -95,6 +94,7 @@ def answer(trials: ProjectedTrials, rejected: Collection[str] = ()) -> StudyProj
         cluster=there,
         global_batch=sizes.global_batch(there),
         measured_gpus=sizes.cluster.world_size,
+        measured_gpu=gpu_kinds.kind_of(sizes.cluster.gpu) if sizes.has_other_gpus else None,
         doublings=fitting[0].projection.doublings,
         best=shown[0],
         runners_up=tuple(shown[1:]),
@@ -158,8 +158,8 @@ def _described(
         description=row.config.describe(),
         scaled=scaled_fields(contender.config, row.config),
         measured_tokens_per_s_per_gpu=contender.tokens_per_s_per_gpu,
-        tokens_per_s_per_gpu=band(projection.tokens_per_s_per_gpu),
-        memory_gib=band(projection.memory_gib),
+        tokens_per_s_per_gpu=projection.tokens_per_s_per_gpu.band,
+        memory_gib=projection.memory_gib.band,
         may_not_fit=projection.memory_gib.high > available_gib(sizes.there, sizes.objective),
         chance_of_best=round(chances[0], 3),
         chance_of_trial=round(chances[1], 3),
@@ -198,7 +198,9 @@ def _notes(sizes: TargetSizes, there: Cluster) -> tuple[str, ...]:
         f"{counted(here.world_size, 'rank')}, "
         f"{sizes.global_batch(there)} on {there.world_size}"
     ]
-    if there.nodes > 1 and here.nodes == 1:
+    if sizes.has_other_gpus:
+        notes += _kind_notes(sizes, there)
+    elif there.nodes > 1 and here.nodes == 1:
         notes.append(_network_note(sizes, there))
     if there.nodes > 1:
         leaves = networks.leaf_switches_note(there.nodes_per_leaf, there.oversubscription)
@@ -206,6 +208,20 @@ def _notes(sizes: TargetSizes, there: Cluster) -> tuple[str, ...]:
     if sizes.workload.data is not None:
         notes.append("samples of several lengths: the speed counts their own tokens, as mixed on the study's cluster")
     return tuple(notes)
+
+
+def _kind_notes(sizes: TargetSizes, there: Cluster) -> list[str]:
+    """Notes on a target with another kind of GPU."""
+    measured, target = gpu_kinds.kind_of(sizes.cluster.gpu), there.gpu
+    notes = [
+        f"measured on {measured}: speeds on {target} are the measured ones times the ratio of the speeds predicted on both",
+        "the band between kinds of GPU was learnt from published runs on A100 and H100 alone",
+        f"memory of {target} by the catalogue; hosts as the study's, with {there.host_memory_gib:g} GiB a node",
+    ]
+    if there.nodes > 1:
+        source = "as stated" if sizes.target.inter_node_gb_per_s else "by the catalogue"
+        notes.append(f"the network between nodes was not measured: {there.inter_node_gb_per_s:g} GB/s a node {source}")
+    return notes
 
 
 def _network_note(sizes: TargetSizes, there: Cluster) -> str:

@@ -7,7 +7,6 @@ from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.studies.study_result import Contender
 from shardtune.api_schemas.studies.targets import BestAtSize, CurvePoint
-from shardtune.tuner.projection.bands import band, exactly
 from shardtune.tuner.projection.project import project
 from shardtune.tuner.projection.structural import StructuralError
 from shardtune.tuner.projection.target_rows import OnTarget, anchors_of, fits, project_all
@@ -23,7 +22,9 @@ _LOST_AT_BEND = 0.10
 
 def bend(curve: Sequence[CurvePoint]) -> int | None:
     """Smallest number of GPUs of a curve whose speed per GPU is expected to be more than a tenth below that of its first
-    point, which was measured; None if there is none."""
+    point; None if there is none, or no point at all."""
+    if not curve:
+        return None
     least = (1.0 - _LOST_AT_BEND) * curve[0].tokens_per_s_per_gpu.expected
     return next((point.gpus for point in curve if point.tokens_per_s_per_gpu.expected < least), None)
 
@@ -44,15 +45,15 @@ class Curves:
     def of(self, shown: OnTarget) -> tuple[CurvePoint, ...]:
         """Points of one configuration."""
         here, contender = self._sizes.cluster, shown.grown.contender
-        points = [
-            CurvePoint(
-                nodes=here.nodes, gpus=here.world_size, evidence="measured", tokens_per_s_per_gpu=exactly(contender)
-            )
-        ]
+        measured = CurvePoint(
+            nodes=here.nodes, gpus=here.world_size, evidence="measured", tokens_per_s_per_gpu=_exactly(contender)
+        )
+        # One curve is of one kind of GPU.
+        points = [] if self._sizes.has_other_gpus else [measured]
         for nodes, rows in self._rows.items():
             row = next((row for row in rows if row.grown is shown.grown), None)
             if row is not None:
-                gpus, speed = row.projection.gpus, band(row.projection.tokens_per_s_per_gpu)
+                gpus, speed = row.projection.gpus, row.projection.tokens_per_s_per_gpu.band
                 points.append(CurvePoint(nodes=nodes, gpus=gpus, evidence="projected", tokens_per_s_per_gpu=speed))
         return tuple(points)
 
@@ -60,7 +61,8 @@ class Curves:
         """Points of one configuration with the target's global batch on every size where it fits, also on the study's
         own."""
         sizes, batch, points = self._sizes, self._sizes.global_batch(self._sizes.there), list[CurvePoint]()
-        for cluster in (sizes.cluster, *sizes.between()):
+        own = [] if sizes.has_other_gpus else [sizes.cluster]
+        for cluster in (*own, *sizes.between()):
             config = shown.grown.growth.at(cluster.world_size)
             if config is None or batch % (config.micro_batch * config.data_ranks(cluster.world_size)):
                 continue
@@ -74,7 +76,7 @@ class Curves:
                     nodes=cluster.nodes,
                     gpus=cluster.world_size,
                     evidence="projected",
-                    tokens_per_s_per_gpu=band(projection.tokens_per_s_per_gpu),
+                    tokens_per_s_per_gpu=projection.tokens_per_s_per_gpu.band,
                 )
             )
         return tuple(points)
@@ -83,14 +85,21 @@ class Curves:
         """Fastest configuration on each cluster size; on the study's own cluster this is `contender`, the fastest
         measured trial."""
         here = self._sizes.cluster
-        rows = [_best_at(self._sizes, here, contender, contender.config, exactly(contender), is_measured=True)]
+        own = _best_at(self._sizes, here, contender, contender.config, _exactly(contender), is_measured=True)
+        rows = [] if self._sizes.has_other_gpus else [own]
         for cluster in self._sizes.between():
             fitting = [row for row in self._rows[cluster.nodes] if row.fits]
             if fitting:
                 best = max(fitting, key=lambda row: row.expected)
-                speed = band(best.projection.tokens_per_s_per_gpu)
+                speed = best.projection.tokens_per_s_per_gpu.band
                 rows.append(_best_at(self._sizes, cluster, best.grown.contender, best.config, speed))
         return tuple(rows)
+
+
+def _exactly(contender: Contender) -> Band:
+    """Return a measured speed as a band of zero width."""
+    speed = contender.tokens_per_s_per_gpu
+    return Band(expected=speed, low=speed, high=speed)
 
 
 def _best_at(

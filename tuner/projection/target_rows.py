@@ -88,6 +88,8 @@ def fits(sizes: TargetSizes, anchor: MeasuredSize, projection: Projection, size:
     # What was measured corrects the prediction, which alone would drop configurations that ran with as much memory.
     if anchor.memory_gib is None:
         return size.fits
+    if sizes.has_other_gpus:
+        return projection.memory_gib.expected <= available_gib(sizes.there, sizes.objective)
     limit = max(available_gib(sizes.cluster, sizes.objective), anchor.memory_gib)
     return projection.memory_gib.expected <= limit
 

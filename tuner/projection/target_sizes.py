@@ -1,7 +1,7 @@
 """Predictions of a study's configurations on its cluster, on its target, and on the sizes between."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from shardtune.tuner.objective import available_gib
 from shardtune.tuner.prediction.configs import from_configs
 from shardtune.tuner.prediction.evaluation import evaluate
 from shardtune.tuner.prediction.model_shape import ModelShape
-from shardtune.tuner.projection import rungs
+from shardtune.tuner.projection import gpu_kinds, rungs
 from shardtune.tuner.projection.sizes import PredictedSize, of_evaluation
 
 _EVERY_COUNT_UP_TO = 16
@@ -58,9 +58,15 @@ class TargetSizes:
         """Cluster of the target."""
         return rungs.target_cluster(self.cluster, self.target)
 
+    @property
+    def has_other_gpus(self) -> bool:
+        """Whether the target has another kind of GPU than the study's cluster."""
+        return gpu_kinds.is_other(self.target, self.cluster)
+
     def between(self) -> list[Cluster]:
         """Clusters that are larger than the study's, up to the target: every number of nodes up to 16, then the powers
-        of two and 1.5 times each of them (16, 24, 32, 48, 64, …), and the target's own number."""
+        of two and 1.5 times each of them (16, 24, 32, 48, 64, …), and the target's own number. All have the target's kind
+        of GPU; if that is another than the study's, a cluster of the study's size is one of them."""
         powers = [1 << power for power in range(self.target.nodes.bit_length())]
         counts = {count for power in powers for count in (power, 3 * power) if count < self.target.nodes}
         counts |= set(range(1, min(_EVERY_COUNT_UP_TO + 1, self.target.nodes)))
@@ -72,7 +78,8 @@ class TargetSizes:
     def _is_larger(self, nodes: int) -> bool:
         ranks = self._of(nodes).world_size
         # A size whose part of the global batch is no whole number has no such step.
-        return ranks > self.cluster.world_size and self.workload.global_batch * ranks % self.cluster.world_size == 0
+        smallest = self.cluster.world_size + (not self.has_other_gpus)
+        return ranks >= smallest and self.workload.global_batch * ranks % self.cluster.world_size == 0
 
     def global_batch(self, cluster: Cluster) -> int:
         """Samples per step on a cluster, in proportion to its ranks, so that each rank has the same work."""
@@ -86,14 +93,22 @@ class TargetSizes:
         clusters."""
         if not configs:
             return []
-        is_own = cluster == self.cluster
-        hardware = self.hardware if is_own else rungs.target_rates(self.hardware, self.cluster, self.target)
+        hardware = self._rates_of(cluster)
         workload = self.workload.model_copy(update={"global_batch": global_batch or self.global_batch(cluster)})
         usable = cluster.model_copy(update={"memory_gib": available_gib(cluster, self.objective)})
         candidates = from_configs(configs, workload.longest_row, cluster.world_size, workload.global_batch)
         evaluation = evaluate(self.shape, candidates, workload, usable, measured=hardware, measured_on=self.cluster)
         if evaluation.step is None:
             raise ValueError(f"the rates of {cluster.gpu} are unknown; run `shardtune measure-hardware` on the worker")
-        sizes = of_evaluation(evaluation, cluster.gpus_per_node)
+        kind = gpu_kinds.kind_of(cluster.gpu)
+        sizes = [replace(size, gpu=kind) for size in of_evaluation(evaluation, cluster.gpus_per_node)]
         fits = np.broadcast_to(evaluation.fits, len(sizes))
         return [FittingSize(size, bool(fit)) for size, fit in zip(sizes, fits, strict=True)]
+
+    def _rates_of(self, cluster: Cluster) -> MeasuredHardware | None:
+        """Measured rates with which configurations on a cluster are predicted; None with another kind of GPU as target,
+        where all predictions use the catalogue's rates, so that their errors cancel in the ratio of two of them."""
+        if self.has_other_gpus:
+            return None
+        is_own = cluster == self.cluster
+        return self.hardware if is_own else rungs.target_rates(self.hardware, self.cluster, self.target)

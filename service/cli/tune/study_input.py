@@ -109,7 +109,7 @@ def with_options(
     if target is not None and not target.is_size_of(spec.target):
         updates["target"] = target.with_batch_of(spec.target)
         if spec.target is not None:
-            replaced.append(f"--target {target.short_form} replaces the study's {spec.target.described}")
+            replaced.append(f"--target {target.described} replaces the study's {spec.target.described}")
     if adapter is not None:
         updates["workload"], before = _with_values(spec.workload, {"adapter": adapter}), spec.workload.adapter
         if before not in (None, adapter):

@@ -52,8 +52,14 @@ def curve(projection: StudyProjection) -> Plot:
         y_ticks=ticks(up, 5),
         lines=tuple(lines),
         marks=tuple(marks),
-        note="The same work for each rank on every size. Whiskers: 90 % bands. The first point of each line was measured.",
+        note=f"The same work for each rank on every size. Whiskers: 90 % bands. {_origin(projection)}",
     )
+
+
+def _origin(projection: StudyProjection) -> str:
+    if projection.measured_gpu is None:
+        return "The first point of each line was measured."
+    return f"All points are projected to {projection.cluster.gpu} from runs on {projection.measured_gpu}."
 
 
 def _whisker(point: CurvePoint, across: Position, up: Scale) -> str:

@@ -14,6 +14,7 @@ _UNSEEN = {
     "nodes": "the network between nodes",
     "uplinks": "the uplinks of leaf switches",
     "communication": "the exchange of gradients",
+    "gpu": "the target's kind of GPU",
 }
 
 
@@ -111,7 +112,7 @@ def _percent(share: float) -> str:
 
 def order(projection: StudyProjection) -> str:
     """Say whether the fastest configuration on the target differs from the fastest one on the measured GPUs."""
-    best, measured = projection.best, f"on the measured {_gpus(projection.measured_gpus)}"
+    best, measured = projection.best, f"on the measured {measured_gpus(projection)}"
     if not projection.order_changes:
         return f"the same trial is the fastest {measured}"
     return f"the order changes: trial {best.trial_number} is number {best.rank_measured} {measured}"
@@ -121,6 +122,12 @@ def curve(projection: StudyProjection) -> str:
     """Describe how the best configuration's speed per GPU changes with the size of the cluster, with the same work for
     each rank. The sizes are the measured ones, numbers of nodes that are powers of two, and the target."""
     return f"tokens/s/GPU by size: {_points(projection.best.curve)}"
+
+
+def measured_gpus(projection: StudyProjection) -> str:
+    """Name the GPUs on which the study measured: their number, and their kind if the target has another one."""
+    kind = projection.measured_gpu
+    return _gpus(projection.measured_gpus) if kind is None else f"{projection.measured_gpus} × {kind}"
 
 
 def strong_scaling(projection: StudyProjection) -> list[str]:
@@ -147,17 +154,18 @@ def limits(projection: StudyProjection) -> list[str]:
     best = projection.best
     if best.bound_by is None:
         return []
+    first = "measured" if projection.measured_gpu is None else f"projected for {_gpus(best.curve[0].gpus)}"
     bend = (
-        "no size up to the target loses more than a tenth of the measured speed per GPU"
+        f"no size up to the target loses more than a tenth of the speed per GPU {first}"
         if best.bends_at_gpus is None
-        else f"the curve bends at {_gpus(best.bends_at_gpus)}: speed per GPU is more than a tenth below the measured one"
+        else f"the curve bends at {_gpus(best.bends_at_gpus)}: speed per GPU is more than a tenth below that {first}"
     )
     text = f"predicted to be limited by {best.bound_by} at the target"
     there, here = best.exposed_communication_fraction, best.study_exposed_communication_fraction
     if there is not None and here is not None:
         text += (
             f"; GPUs wait for communication in {_share(there)} of a step there, in {_share(here)} of one on "
-            f"{_gpus(projection.measured_gpus)}"
+            f"{measured_gpus(projection)}"
         )
     return [bend, text]
 
@@ -205,7 +213,7 @@ def rung_test(projection: StudyProjection) -> list[str]:
     from_gpus = " and ".join(str(gpus) for gpus in test.from_gpus)
     texts = [
         f"rung test: {from_gpus} GPU{'s' if test.from_gpus != (1,) else ''} foretold {count} trial{'s' if count > 1 else ''} "
-        f"of {_gpus(projection.measured_gpus)} with a median error of {_share(test.median_error)} "
+        f"of {measured_gpus(projection)} with a median error of {_share(test.median_error)} "
         f"(largest {_share(test.largest_error)}); {test.inside_band} of {count} within the 90 % band"
     ]
     if test.band_factor > 1.0:

@@ -61,6 +61,8 @@ class ProjectionSection:
     """Sentences about rehearsals, which say which configurations could be built, without GPUs, at the target's number
     of ranks."""
     assumptions: tuple[str, ...]
+    measured_on: str
+    """GPUs on which the study measured, such as `8 × H100-80GB` if the target has another kind; otherwise `here`."""
     plot: Plot
 
 
@@ -101,6 +103,7 @@ def _section(projection: StudyProjection) -> ProjectionSection:
         ),
         rehearsals=tuple(rehearsal_words.sentences(projection)),
         assumptions=tuple(projection_words.assumptions(projection)),
+        measured_on="here" if projection.measured_gpu is None else f"on {projection_words.measured_gpus(projection)}",
         plot=curve(projection),
     )
 

@@ -94,7 +94,7 @@ def test_a_target_that_no_cluster_could_be_is_rejected_as_it_is_read(target: Any
         (CPU, "1x2", {}, r"target \(1 × 2 GPUs\) is what the cluster has"),
         (H100, "1x8", {}, "at least as many nodes and GPUs of a node as the cluster's 2 × 8"),
         (H100, "64x4", {}, "at least as many nodes and GPUs of a node as the cluster's 2 × 8"),
-        (H100, "64x8xh200", {}, r"target.gpu \('h200'\) is not the cluster's kind .*run the study on that kind"),
+        (CPU, "64x8xh200", {}, r"target.gpu \('h200'\) is not the cluster's kind \(cpu\).*run the study on GPUs"),
         (H100, "50000", {}, "at most 100000 GPUs"),
         (CPU, "3x8", {}, r"workload.global_batch \(512\) must be a multiple of 24, .*try 504 or 528"),
         (CPU, {"nodes": 8, "inter_node_gb_per_s": 3}, {}, "is of no use for CPU ranks"),

@@ -76,8 +76,8 @@ class PlanRow(Schema):
     expected cost; `unlikely`: only for the low end of the band; `no`: for no cost in the band. null without a price or
     a budget."""
     extrapolated_from: tuple[int, ...] = ()
-    """Numbers of GPUs on which the speed was measured, if this row is measured or projected from them; otherwise
-    empty."""
+    """Numbers of GPUs on which the speed was measured, if this row is measured or projected from them; otherwise empty.
+    If a study projected it to another kind of GPU, the GPUs are of the study's own kind, which a note names."""
 
 
 class ImpossibleRow(Schema):

@@ -137,7 +137,7 @@ def _row_config(speeds: KindSpeeds, fastest: ConfigSpeed, study_id: str | None) 
 def _study_rows(basis: PlanBasis, kind: PlanKind) -> Mapping[int, RowConfig]:
     """Configurations that a study measured or projected for the plan's numbers of GPUs of one kind."""
     study, counts = basis.study, basis.request.counts
-    found = [] if study is None else [study.answer_at(kind.name, count) for count in counts]
+    found = [] if study is None else [study.answers.get((kind.name, count)) for count in counts]
     answers = [answer for answer in found if answer is not None]
     predicted = _predicted_memory(kind.resolved, answers)
     return {answer.gpus: _of_answer(answer, *memory) for answer, memory in zip(answers, predicted, strict=True)}

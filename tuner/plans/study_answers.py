@@ -123,7 +123,7 @@ def _projected(study: Study, result: StudyResult, projection: StudyProjection, s
         cluster=projection.cluster.model_copy(update={"nodes": size.nodes}),
         global_batch=size.global_batch,
         config=size.config,
-        tokens_per_s_per_gpu=scaled(size.tokens_per_s_per_gpu, sustained_factor(result)),
+        tokens_per_s_per_gpu=scaled(size.tokens_per_s_per_gpu, _factor_there(result, projection)),
         evidence="projected",
         anchors=(projection.measured_gpus,),
     )
@@ -134,7 +134,7 @@ def _on_target(study: Study, result: StudyResult, projection: StudyProjection) -
     answer, confirmation = projection.answer, projection.confirmation
     there = None if confirmation is None else _run_of(confirmation, answer.config)
     if confirmation is None or there is None:
-        speed = scaled(answer.tokens_per_s_per_gpu, sustained_factor(result))
+        speed = scaled(answer.tokens_per_s_per_gpu, _factor_there(result, projection))
     else:
         speed = measured_band(_as_contender(there))
     return SizeAnswer(
@@ -149,6 +149,11 @@ def _on_target(study: Study, result: StudyResult, projection: StudyProjection) -
         memory_gib=answer.memory_gib.expected,
         may_not_fit=answer.may_not_fit and there is None,
     )
+
+
+def _factor_there(result: StudyResult, projection: StudyProjection) -> float:
+    """Factor on projected speeds: the clocks of the study's GPUs say nothing about those of another kind."""
+    return sustained_factor(result) if projection.measured_gpu is None else 1.0
 
 
 def _run_of(confirmation: TargetConfirmation, config: TrialConfig) -> MeasuredOnTarget | None:

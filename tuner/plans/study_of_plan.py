@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from shardtune.api_schemas.formatting import listed
-from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.studies.study import Study
 from shardtune.api_schemas.studies.study_result import StudyResult, Verdict
 from shardtune.api_schemas.trials.plans import PlanMeasurement, PlanRequest
@@ -24,28 +23,24 @@ from shardtune.tuner.plans.study_answers import (
 
 @dataclass(frozen=True)
 class StudyOfPlan:
-    """Study of a plan: its answers and measurements that hold for one of the plan's kinds of GPUs."""
+    """Study of a plan: its answers and measurements that hold for the plan's kinds of GPUs."""
 
     study_id: str
-    cluster: Cluster
-    gpu: str | None = None
-    """Kind of GPU that the study measured, as the request names it; None if nothing of the study's speeds is used."""
-    answers: tuple[SizeAnswer, ...] = ()
+    answers: Mapping[tuple[str, int], SizeAnswer] = field(default_factory=dict)
+    """Answers by kind of GPU, as the request names it, and number of GPUs."""
+    measured_gpu: str | None = None
+    """Kind of GPU of the measurements, as the request names it."""
     measurements: tuple[PlanMeasurement, ...] = ()
-    """Measurements from which other numbers of GPUs, or other batches, are projected."""
+    """Measurements from which other numbers of these GPUs, or other batches, are projected."""
     global_batch: int | None = None
     """Samples per step of the training that was tuned: on the study's target if it has one. None if nothing of the study's
     speeds is used."""
     notes: tuple[str, ...] = ()
     """Sentences about the figures that are used, and about those that are not."""
 
-    def answer_at(self, gpu: str, count: int) -> SizeAnswer | None:
-        """Return the study's answer for one kind and number of GPUs; None if it has none."""
-        return next((answer for answer in self.answers if gpu == self.gpu and answer.gpus == count), None)
-
     def measurements_on(self, gpu: str) -> tuple[PlanMeasurement, ...]:
         """Return the study's measurements on one kind of GPU."""
-        return self.measurements if gpu == self.gpu else ()
+        return self.measurements if gpu == self.measured_gpu else ()
 
 
 def read_study(request: PlanRequest, study: Study) -> tuple[PlanRequest, StudyOfPlan]:
@@ -63,24 +58,30 @@ def read_study(request: PlanRequest, study: Study) -> tuple[PlanRequest, StudyOf
             f"study ({study.study_id}) has no answer, it is {study.state.value}{reason}; name a complete study, or leave "
             "study out"
         )
-    gpu, times = study_training.kind_in(request, study.cluster), resume_times(study)
-    unusable = study_training.why_not_comparable(study)
-    if gpu is None:
-        unusable = f"it measured {_measured_on(study)}, which gpus ({', '.join(request.gpus)}) leave out"
+    unusable, times = _why_no_speeds(request, study, result), resume_times(study)
+    if unusable:
+        used = StudyOfPlan(study.study_id, notes=(f"study {study.study_id}: no row is of its speeds: {unusable}",))
+    else:
+        request = study_training.with_workload(request, study)
+        used = _used(request, study, result)
+        unusable = "" if used.answers or used.measurements else "; ".join(used.notes)
     if unusable and times is None:
         raise ValueError(
             f"study ({study.study_id}) {why_no_times(study)}, and no row is of its speeds: {unusable}; name a study of the "
             "plan's training and GPUs, or leave study out"
         )
-    if unusable or gpu is None:
-        note = f"study {study.study_id}: no row is of its speeds: {unusable}"
-        used = StudyOfPlan(study.study_id, study.cluster, notes=(note,))
-    else:
-        request = study_training.with_workload(request, study)
-        used = _used(request, study, result, gpu)
     if times is not None:
         used = replace(used, notes=(*used.notes, times.note))
     return request.model_copy(update={"goodput": with_times(request.goodput, times)}), used
+
+
+def _why_no_speeds(request: PlanRequest, study: Study, result: StudyResult) -> str:
+    """Say why no speed of a study is one of a plan's training on a plan's GPUs; empty if some may be."""
+    reason = study_training.why_not_comparable(study)
+    clusters = [study.cluster, *([] if result.projection is None else [result.projection.cluster])]
+    if reason or any(study_training.kind_in(request, cluster) is not None for cluster in clusters):
+        return reason
+    return f"it measured {_measured_on(study)}, which gpus ({', '.join(request.gpus)}) leave out"
 
 
 def _measured_on(study: Study) -> str:
@@ -88,22 +89,31 @@ def _measured_on(study: Study) -> str:
     return f"{ranks} CPU ranks" if study.cluster.device == "cpu" else f"{ranks} × {study.cluster.gpu}"
 
 
-def _used(request: PlanRequest, study: Study, result: StudyResult, gpu: str) -> StudyOfPlan:
+def _used(request: PlanRequest, study: Study, result: StudyResult) -> StudyOfPlan:
     """Answers and measurements of a study that hold for the plan's nodes, network and batch, with notes."""
-    name, answers = f"study {study.study_id}", answers_of(study, result)
-    here = [answer for answer in answers if not study_training.difference(request, answer.cluster)]
-    kept = [answer for answer in here if _has_batch(request, answer)]
-    notes = [_row_note(name, gpu, answer) for answer in kept if answer.gpus in request.counts]
-    notes += _other_batches(name, request, here) + _other_clusters(name, request, answers)
-    own, is_own_size = answers[0], answers[0] in here
-    measurements = measurements_of(study, result) if is_own_size else ()
-    if own.gpus not in request.counts and is_own_size:
-        notes.append(f"{name}: it measured {own.gpus} × {gpu}, which counts leaves out")
+    name = f"study {study.study_id}"
+    # By kind: the target of a study may have other GPUs than its own cluster.
+    planned = [
+        (gpu, answer)
+        for answer in answers_of(study, result)
+        if (gpu := study_training.kind_in(request, answer.cluster)) is not None
+    ]
+    answers = [answer for _, answer in planned]
+    here = [(gpu, answer) for gpu, answer in planned if not study_training.difference(request, answer.cluster)]
+    kept = {(gpu, answer.gpus): answer for gpu, answer in here if _has_batch(request, answer)}
+    measured_gpu = study_training.kind_in(request, study.cluster)
+    has_measured = measured_gpu is not None and not study_training.difference(request, study.cluster)
+    measurements = measurements_of(study, result) if has_measured else ()
+    notes = [
+        _row_note(gpu, answer, _measured_on(study)) for (gpu, count), answer in kept.items() if count in request.counts
+    ]
+    notes += _other_batches(name, request, [answer for _, answer in here]) + _other_clusters(name, request, answers)
+    if has_measured and study.cluster.world_size not in request.counts:
+        notes.append(f"{name}: it measured {_measured_on(study)}, which counts leaves out")
     return StudyOfPlan(
         study.study_id,
-        study.cluster,
-        gpu,
-        tuple(kept),
+        kept,
+        measured_gpu,
         measurements,
         study.spec.workload.global_batch if result.projection is None else result.projection.global_batch,
         (*notes, *_speed_notes(name, result, measurements)),
@@ -134,13 +144,13 @@ def _other_clusters(name: str, request: PlanRequest, answers: Sequence[SizeAnswe
     return [f"{name}: no row is of its {listed(gpus)} GPUs: {other}" for other, gpus in sizes.items()]
 
 
-def _row_note(name: str, gpu: str, answer: SizeAnswer) -> str:
+def _row_note(gpu: str, answer: SizeAnswer, measured_on: str) -> str:
     """Note on a row that a study answers: its batch, and whether its configuration was compared."""
-    row = f"{answer.gpus} × {gpu} with {answer.global_batch} samples a step"
+    name, row = f"study {answer.study_id}", f"{answer.gpus} × {gpu} with {answer.global_batch} samples a step"
     if answer.evidence == "projected":
-        return f"{name}: it projected {row} from {listed([str(count) for count in answer.anchors])} GPUs"
+        return f"{name}: it projected {row} from {measured_on}"
     words = "confirmed" if answer.verdict == "confirmed" else f"not confirmed ({str(answer.verdict).replace('_', ' ')})"
-    return f"study {answer.study_id}: it measured {row}, {words}"
+    return f"{name}: it measured {row}, {words}"
 
 
 def _speed_notes(name: str, result: StudyResult, measurements: Sequence[PlanMeasurement]) -> list[str]:

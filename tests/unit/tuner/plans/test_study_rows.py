@@ -12,11 +12,13 @@ from shardtune.api_schemas.studies.target_confirmations import MeasuredOnTarget,
 from shardtune.api_schemas.studies.verdicts import SustainedOutcome, SustainedSpeed
 from shardtune.api_schemas.trials.plan_rows import PlanRow
 from shardtune.api_schemas.trials.plans import Plan, PlanRequest
+from shardtune.api_schemas.trials.resume_check import ResumeCheck, ResumeOutcome
 from shardtune.service.mcp.plan_tool import plan_answer
 from shardtune.tuner.plans.measured_band import measured_band
 from shardtune.tuner.plans.plan import plan
 from shardtune.tuner.projection.structural import learnt
 from tests.support.values.planned_studies import BASELINE, BATCH, BEST, MODEL, TARGET_BATCH, contenders, planned_study
+from tests.support.values.target_studies import projection_of, sizes_of
 
 NOW = datetime(2026, 11, 25, tzinfo=UTC)
 
@@ -143,9 +145,36 @@ def test_other_sizes_have_the_studys_own_configuration_also_where_a_plan_tries_n
 
 
 def test_nodes_of_another_size_are_not_those_of_the_study() -> None:
-    made = planned(planned_study(), gpus_per_node=4, counts=[4, 8])
+    with pytest.raises(
+        ValueError, match="no row is of its 8 GPUs: its nodes have 8 GPUs, and gpus_per_node is 4; name a"
+    ):
+        planned(planned_study(), gpus_per_node=4, counts=[4])
+    check = ResumeCheck(trial_number=0, outcome=ResumeOutcome.PASSED, save_s=12.5, load_s=7.25)
+    made = planned(planned_study(resume_check=check), gpus_per_node=4, counts=[4, 8, 64])
     assert {row.evidence for row in made.rows} == {"predicted"}
-    assert any("no row is of its 8 GPUs: its nodes have 8 GPUs, and gpus_per_node is 4" in note for note in made.notes)
+    assert any("of its 8 and 64 GPUs: its nodes have 8 GPUs, and gpus_per_node is 4" in note for note in made.notes)
+
+
+def test_a_target_of_another_kind_of_gpu_is_the_row_of_that_kind() -> None:
+    projection = projection_of(sizes_of("8x8xh200", MODEL, "1x8xh100", TARGET_BATCH), contenders(), [])
+    study = planned_study(projection=projection)
+    for kinds in (["h100", "h200"], ["h200"]):
+        made = planned(study, gpus=kinds, counts=[8, 64])
+        found = {(row.gpu, row.gpus): row for row in made.rows}
+        there = found["h200", 64]
+        assert (there.evidence, there.study_id) == ("projected", study.study_id)
+        assert there.tokens_per_s_per_gpu == projection.best.tokens_per_s_per_gpu
+        assert any("it projected 64 × h200 with 512 samples a step from 8 × H100" in note for note in made.notes)
+        if "h100" in kinds:
+            assert (found["h100", 8].evidence, found["h100", 64].evidence) == ("measured", "projected")
+            assert found["h100", 64].tokens_per_s_per_gpu != there.tokens_per_s_per_gpu
+    best = contenders()[0]
+    sustained = SustainedSpeed(
+        trial_number=0, outcome=SustainedOutcome.MEASURED, compared_tokens_per_s_per_gpu=best.tokens_per_s_per_gpu,
+        tokens_per_s_per_gpu=0.9 * best.tokens_per_s_per_gpu, is_slower=True,
+    )  # fmt: skip
+    warm = rows(planned_study(projection=projection, sustained=sustained), gpus=["h200"], counts=[64])["h200", 64]
+    assert warm.tokens_per_s_per_gpu == projection.best.tokens_per_s_per_gpu, "clocks of the study's own kind"
 
 
 def test_another_network_than_the_targets_is_not_projected_to() -> None:

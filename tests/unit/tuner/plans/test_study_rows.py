@@ -1,6 +1,5 @@
 """Rows of plans that a study measured or projected: each says which, and has the study's figures and band."""
 
-import math
 from datetime import UTC, datetime
 from typing import Any
 
@@ -16,7 +15,6 @@ from shardtune.api_schemas.trials.resume_check import ResumeCheck, ResumeOutcome
 from shardtune.service.mcp.plan_tool import plan_answer
 from shardtune.tuner.plans.measured_band import measured_band
 from shardtune.tuner.plans.plan import plan
-from shardtune.tuner.projection.structural import learnt
 from tests.support.values.planned_studies import BASELINE, BATCH, BEST, MODEL, TARGET_BATCH, contenders, planned_study
 from tests.support.values.target_studies import projection_of, sizes_of
 
@@ -81,22 +79,6 @@ def test_the_hours_of_a_measured_row_follow_from_its_speed_and_the_band_of_its_r
     tokens = own.tokens_per_s_per_gpu.expected * own.gpu_hours.expected * 3600 * own.goodput
     assert tokens == pytest.approx(3e11, rel=1e-6)
     assert own.hours.high / own.hours.low < 1.25 < predicted.hours.high / predicted.hours.low
-
-
-def test_a_measured_band_is_the_prediction_interval_of_the_runs() -> None:
-    side = contenders()[0]
-    band, speed = measured_band(side), side.tokens_per_s_per_gpu
-    assert band.expected == speed and speed / band.low == pytest.approx(band.high / speed)
-    # Seven runs within 2 %: a deviation of 0.74 %, and Student's t for six degrees of freedom.
-    expected = 1.943 * math.log(1.01 / 0.99) / 2.704 * math.sqrt(1 + 1 / 7)
-    assert math.log(band.high / speed) == pytest.approx(expected)
-    unknown = learnt().half_width(0.0)
-    single = measured_band(side.model_copy(update={"runs": 1, "spread": None}))
-    assert math.log(single.high / speed) == pytest.approx(unknown)
-    disturbed = measured_band(side, is_disturbed=True)
-    assert math.log(disturbed.high / speed) == pytest.approx(max(unknown, expected))
-    same = measured_band(side.model_copy(update={"spread": (speed, speed)}))
-    assert same.low == same.high == speed
 
 
 @pytest.mark.parametrize("verdict", [Verdict.UNDECIDED, Verdict.NOT_FASTER])

@@ -245,12 +245,12 @@ def undecided_text(verdict: OpenVerdict) -> str:
             f"{text} of extended step times, which whole steps contradict; a study with budget.short_steps false times "
             "whole steps throughout"
         )
-    if verdict.disturbed_runs:
-        text += f", and other programs disturbed {verdict.disturbed_runs} of their {2 * verdict.pairs} runs"
+    if verdict.disturbed_counted_runs:
+        text += f", and other programs disturbed {verdict.disturbed_counted_runs} of their {2 * verdict.pairs} runs"
     if verdict.disturbed_pairs == verdict.pairs:
         return f"{text}; no pair was undisturbed, and only a quieter machine can decide it"
     if verdict.more_pairs is None:
-        why = "on a quieter machine they would vary less" if verdict.disturbed_runs else UNDISTURBED_SPREAD
+        why = "on a quieter machine they would vary less" if verdict.disturbed_counted_runs else UNDISTURBED_SPREAD
         return f"{text}; at this spread more pairs would not decide it; {why}"
     pairs = counted(verdict.more_pairs, "more pair")
     return f"{text}; at this rate, {pairs} would confirm it"

@@ -105,7 +105,7 @@ def _doubt_about_pairs(result: StudyResult, comparison: FinalComparison, is_nois
         return "" if _wide_interval(result) else f"the pairs differ widely:{_range(comparison.ratios)}"
     if result.speedup is None:
         return "too few pairs for an interval"
-    if comparison.disturbed_runs:
+    if comparison.disturbed_counted_runs:
         return ""
     return f"other programs disturbed {part_of(comparison.disturbed_pairs, comparison.pairs)} the pairs"
 
@@ -163,7 +163,7 @@ def _open_reason(verdict: OpenVerdict, ratios: Sequence[float]) -> str:
     if verdict.disturbed_pairs == verdict.pairs:
         return "other programs disturbed every pair; only a quieter machine can decide it"
     if verdict.more_pairs is None:
-        why = "on a quieter machine they would vary less" if verdict.disturbed_runs else study_words.UNDISTURBED_SPREAD
+        why = "on a quieter machine they would vary less" if verdict.disturbed_counted_runs else study_words.UNDISTURBED_SPREAD
         return f"the pairs vary so much,{_range(ratios)}, that more of them would not decide it; {why}"
     return f"the pairs so far,{_range(ratios)}, do not tell the two apart"
 

@@ -119,7 +119,7 @@ def next_command(study: Study, result: StudyResult, options: TuneOptions) -> str
             return (
                 f'run it again with "short_steps": false in the budget, so that each run times whole steps: {command}'
             )
-        if not result.undecided.disturbed_runs:
+        if not result.undecided.disturbed_counted_runs:
             # Without a baseline of the user's, the faster of the two is recommended, which may be the candidate.
             is_kept = result.best.trial_number == result.baseline.trial_number
             kept = "keep the baseline" if is_kept else "either will do"

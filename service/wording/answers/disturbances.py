@@ -47,8 +47,8 @@ def uneven_pairs(result: StudyResult, stored: ResultRuns) -> list[Trust]:
         why = "other programs left the two runs unequal numbers of cores" if is_load else _NOT_ALIKE
         reasons.append(Trust("quiet", f"{pairs} left out, because {why}"))
     # The verdict `too_busy` says it itself, of all pairs.
-    if comparison.disturbed_runs and result.too_busy is None:
-        disturbed, runs = comparison.disturbed_runs, 2 * comparison.pairs
+    if comparison.disturbed_counted_runs and result.too_busy is None:
+        disturbed, runs = comparison.disturbed_counted_runs, 2 * comparison.pairs
         fair = (
             "Both runs of a pair had about as many cores left, so each pair is fair; the speed-up on a quiet machine may "
             "differ"
@@ -66,13 +66,13 @@ def disturbed_runs(result: StudyResult, stored: ResultRuns) -> list[Trust]:
     runs = [run for of_side in sides.values() for run in of_side]
     disturbed = sum(run.disturbed is not None for run in runs)
     comparison = result.final_comparison
-    is_said = result.too_busy is not None or (comparison is not None and comparison.disturbed_runs > 0)
+    is_said = result.too_busy is not None or (comparison is not None and comparison.disturbed_counted_runs > 0)
     # A pair whose runs had unequal load is left out: not every run that was kept counts.
     is_left_out = result.too_busy is not None or (comparison is not None and comparison.uneven_pairs > 0)
     part_of_runs = f"{part_of(disturbed, len(runs))} the validation runs"
     is_load = _are_disturbed_by_programs(runs)
     both = f"{part_of_runs} count although {'other programs disturbed them' if is_load else 'they were disturbed'}"
-    if comparison is not None and comparison.pairs and not comparison.disturbed_runs:
+    if comparison is not None and comparison.pairs and not comparison.disturbed_counted_runs:
         cause = f"other programs disturbed {part_of_runs}" if is_load else f"{part_of_runs} were disturbed"
         both = f"{cause}, none in the pairs that count"
     reasons: list[Trust] = []

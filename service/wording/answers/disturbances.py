@@ -13,7 +13,7 @@ from shardtune.service.wording.answers.trust_line import TOO_BUSY, Trust, part_o
 from shardtune.service.wording.result_runs import ResultRuns
 from shardtune.tuner.verdict import disturbance
 
-_NOT_ALIKE = "their two runs were not disturbed alike"
+_UNKNOWN_LOAD = "their two runs may have had unequal load"
 
 
 def busy_cause(busy: BusyMachine) -> str:
@@ -34,8 +34,7 @@ def too_busy(result: StudyResult) -> list[Trust]:
 
 
 def uneven_pairs(result: StudyResult, stored: ResultRuns) -> list[Trust]:
-    """Return remarks about disturbed pairs of runs: how many were left out, because their two runs were not disturbed
-    alike, and how many runs count although other programs disturbed them."""
+    """Return remarks about disturbed pairs of runs: how many were left out, because their two runs had unequal load, and how many runs count although other programs disturbed them."""
     comparison = result.final_comparison
     if comparison is None:
         return []
@@ -44,7 +43,7 @@ def uneven_pairs(result: StudyResult, stored: ResultRuns) -> list[Trust]:
         pairs = "1 more pair was" if comparison.uneven_pairs == 1 else f"{comparison.uneven_pairs} more pairs were"
         runs_of_pairs = [run for side in compared_sides(result) for run in stored.runs_of(side.trial_number)]
         is_load = _are_disturbed_by_programs(runs_of_pairs)
-        why = "other programs left the two runs unequal numbers of cores" if is_load else _NOT_ALIKE
+        why = "other programs left the two runs unequal numbers of cores" if is_load else _UNKNOWN_LOAD
         reasons.append(Trust("quiet", f"{pairs} left out, because {why}"))
     # The verdict `too_busy` says it itself, of all pairs.
     if comparison.disturbed_counted_runs and result.too_busy is None:
@@ -108,6 +107,8 @@ def disturbed_searches(result: StudyResult) -> list[Trust]:
     if not text:
         return []
     part, faster = part_of(result.disturbed_search_runs, result.search_runs), "may be faster than measured"
+    # Neither more pairs nor more trials repeat them.
+    faster += "; a new study on a quiet machine would tell"
     # Not "by other programs": without a view of them, the spread of a run's timed windows shows a disturbance.
     brief = f"{part} the search was disturbed: what ran then {faster}"
     return [Trust("warn", f"{text}: what ran there {faster}", brief)]

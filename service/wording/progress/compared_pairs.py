@@ -50,18 +50,22 @@ class ComparedPair(NamedTuple):
         if _machine(self.candidate) != _machine(self.baseline):
             return "its two runs were on different machines"
         loads = [RunLoad.of(run.measurement) for run in self]
-        return None if is_even(*loads) else f"its two runs were not disturbed alike{self._foreign_cores()}"
+        return None if is_even(*loads) else self._unequal_load(loads)
 
-    def _foreign_cores(self) -> str:
-        """Text with the CPU cores that other programs kept busy during each run; empty if no worker observed them."""
+    def _unequal_load(self, loads: Sequence[RunLoad]) -> str:
+        """Return how the loads of the two runs differed, as far as a worker observed it."""
         seen = [run.measurement.conditions for run in self]
         observed = [conditions.foreign_cpu_cores for conditions in seen if conditions is not None]
         cores = [number for number in observed if number is not None]
         if len(cores) < len(self):
-            return ""
+            both = all(load.is_disturbed for load in loads)
+            return (
+                "both runs were disturbed, by what is not known" if both else "only one of its two runs was disturbed"
+            )
         digits = 1 if len({f"{number:.1f}" for number in cores}) > 1 else 2
         candidate, baseline = (f"{number:.{digits}f}" for number in cores)
-        return f" (other programs kept {candidate} CPU cores busy beside the candidate, {baseline} beside the baseline)"
+        took = f"{candidate} CPU cores beside the candidate, {baseline} beside the baseline"
+        return f"unequal load: on average, other programs took {took}"
 
 
 class PairCounts(NamedTuple):

@@ -91,10 +91,29 @@ def test_a_pair_that_is_left_out_says_how_many_cores_were_busy() -> None:
         "; unequal load: on average, other programs took 0.1 CPU cores beside the candidate, 0.6 beside the baseline"
     )
     assert second.endswith("1.50x (both disturbed, with about equal load on average)")
-    unlike = run_of(4, 1331.0, 0.4, 0.62)
-    near = trial_of(7, SAMPLER, unlike, open_run(RunPurpose.VALIDATION, 6))
-    (line,) = pair_lines(comparing(), [trial_of(0, DEFAULT, run_of(4, 835.0, 1.4, 0.58)), near]).values()
-    assert "took 0.62 CPU cores beside the candidate, 0.58 beside" in line, "not the same number twice"
+    assert left_out((None, 0.62), (None, 0.58)).endswith(
+        "took 0.62 CPU cores beside the candidate, 0.58 beside the baseline"
+    )
+
+
+def left_out(candidate: tuple[float | None, float], baseline: tuple[float | None, float]) -> str:
+    """Line about a pair of disturbed runs, each with the cores that were left and the cores that others took."""
+    runs = []
+    for cores_left, foreign in (candidate, baseline):
+        run = run_of(4, 835.0, 0.0, foreign)
+        assert run.measurement is not None
+        measured = run.measurement.model_copy(update={"cores_left": cores_left})
+        runs.append(run.model_copy(update={"measurement": measured}))
+    trials = [trial_of(0, DEFAULT, runs[1]), trial_of(7, SAMPLER, runs[0], open_run(RunPurpose.VALIDATION, 6))]
+    (line,) = pair_lines(comparing(), trials).values()
+    return line
+
+
+def test_a_pair_that_is_left_out_says_how_many_cores_were_left() -> None:
+    """1.66 and 1.71 busy cores of 2 were called unequal load."""
+    line = left_out((0.34, 1.66), (0.29, 1.71))
+    assert line.endswith("; unequal load: on average, 0.34 CPU cores were left to the candidate, 0.29 to the baseline")
+    assert "0.6 CPU cores were left to the candidate, 1.4 to" in left_out((0.6, 1.4), (1.4, 0.6))
 
 
 def ended(verdict: Verdict, ratios: tuple[float, ...], disturbed_pairs: int = 0, uneven_pairs: int = 0) -> Study:

@@ -24,6 +24,8 @@ class Knob:
     """Display name of the knob. If empty, it is derived from the knob's name in the search space."""
     value_names: Mapping[str, str] = field(default_factory=dict)
     """Texts to display for values of the knob that do not explain themselves, by the value as text."""
+    unit: str = ""
+    """Unit of the knob's numbers, shown after the number. Empty for numbers without a unit."""
     phrases: Mapping[str, str] = field(default_factory=dict)
     """Words for a value of the knob in the one-line description of a configuration, by the value as text. The key `*`
     stands for all other values except the default, and `{value}` in the words is replaced by the value."""

@@ -21,7 +21,8 @@ class DdpConfig(StrategySchema):
         int,
         Knob(
             help="DDP: MiB of gradients per all-reduce (`bucket_cap_mb`).",
-            name="bucket, MiB",
+            name="bucket",
+            unit="MiB",
             when=When(has_peers=True),
             accepts_own_values=True,
             lightest="min",

@@ -2,6 +2,8 @@
 
 from enum import StrEnum
 
+from pydantic import Field, model_validator
+
 from shardtune.api_schemas.base import Schema
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.studies.recipes import ConsideredRecipe
@@ -13,6 +15,7 @@ from shardtune.api_schemas.studies.verdicts import (
     OpenVerdict,
     SustainedSpeed,
     WholeStepCheck,
+    with_present_names,
 )
 from shardtune.api_schemas.trials.resume_check import ResumeCheck
 
@@ -87,12 +90,14 @@ class FinalComparison(Schema):
     """Speed of the challenger (the configuration that may replace the baseline) divided by the speed of the baseline,
     for each pair of runs. The list is given even if it is too short for a confidence interval."""
     uneven_pairs: int = 0
-    """Number of pairs left out, in addition to those that count, because the two runs of the pair were not disturbed
-    alike: other programs left them different numbers of CPU cores, or one was disturbed and the cause is unknown."""
-    disturbed_runs: int = 0
+    """Number of pairs left out, in addition to those that count, because the two runs of the pair had unequal
+    load: other programs left them different numbers of CPU cores, or one was disturbed and the cause is unknown."""
+    disturbed_counted_runs: int = Field(default=0, examples=[4])
     """Number of runs in the counted pairs during which other programs used the machine. They count because both runs of
     such a pair were disturbed equally. Other validation runs are not counted here, such as those that chose the
     challenger, and those of pairs left out."""
+
+    _former_names = model_validator(mode="before")(with_present_names)
 
 
 class StudyResult(Schema):

@@ -3,9 +3,9 @@ to answer, the result compared with each documented default, and the speed of th
 
 from datetime import datetime
 from enum import StrEnum
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from shardtune.api_schemas.base import Schema
 from shardtune.api_schemas.machines.conditions import NONE_VISIBLE, ProgramLoad, program_names
@@ -13,6 +13,14 @@ from shardtune.api_schemas.trials.short_steps import Accumulations
 
 TOO_BUSY_STATE = "no candidate is shown to be faster on a quiet machine"
 """State of a study whose machine was too busy to answer. Summary, pages and exported files use the same words."""
+
+
+def with_present_names(stored: Any) -> Any:
+    """Replace the former name of `disturbed_counted_runs` in a stored value, which was `disturbed_runs`."""
+    if not isinstance(stored, dict) or "disturbed_runs" not in stored:
+        return stored
+    values = {name: value for name, value in stored.items() if name != "disturbed_runs"}
+    return {"disturbed_counted_runs": stored["disturbed_runs"]} | values
 
 
 class OpenVerdict(Schema):
@@ -29,9 +37,11 @@ class OpenVerdict(Schema):
     from the measured time of a whole step."""
     disturbed_pairs: int = 0
     """Number of the final comparison's pairs in which other programs used the machine during at least one run."""
-    disturbed_runs: int = 0
+    disturbed_counted_runs: int = Field(default=0, examples=[4])
     """Number of runs that other programs disturbed and that count in the final comparison's pairs, because no further
     repeats were allowed."""
+
+    _former_names = model_validator(mode="before")(with_present_names)
 
 
 class ComparisonSummary(Schema):
@@ -65,9 +75,10 @@ class BusyMachine(Schema):
     runs: int
     """Number of runs on which the verdict rests. Attempts that were discarded and repeated are not counted."""
     disturbed_runs: int
-    """Number of disturbed runs, of those on which the verdict rests."""
+    """Number of disturbed runs, of those on which the verdict rests: for `pairs`, of all pairs, also those that were left
+    out."""
     uneven_pairs: int
-    """Number of pairs that do not count because their two runs were not disturbed alike: other programs left one of
+    """Number of pairs that do not count because their two runs had unequal load: other programs left one of
     them more cores than the other, or one was disturbed and the cause is unknown."""
     missing_runs: int
     """Number of further runs, on a quiet machine, with which a verdict would be possible. For a disturbed `search`, the
@@ -84,6 +95,7 @@ class BusyMachine(Schema):
         # The final comparison has more runs than its pairs: those that screened candidates, and repeated attempts.
         kind = "runs in pairs" if self.rests_on == "pairs" else "search runs"
         part = f"{self.disturbed_runs} of {self.runs} {kind}"
+        part += " (left-out pairs included)" if self.rests_on == "pairs" and self.uneven_pairs else ""
         if self.foreign_cpu_cores is None:
             verb = "was" if self.disturbed_runs == 1 else "were"
             cause = f"{part} {verb} disturbed, as their timed windows show; by what is not known"

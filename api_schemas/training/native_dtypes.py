@@ -153,5 +153,11 @@ def _reason_for(dtype: Dtype, devices: Sequence[DeviceDtypes]) -> str:
     native = next((device for device in devices if device.emulates(dtype) is False), None)
     if native is None:
         return f"GPUs of today have {dtype}, and nobody has looked at this one"
-    doubt = ", though slower when it was measured: on a busy machine, `measure-hardware` again when it is quiet"
-    return f"{native.name} has {dtype} natively{native.rates(dtype)}{doubt if native.is_doubtful(dtype) else ''}"
+    doubt = (
+        ", though slower when it was measured: on a busy machine, `measure-hardware` again when it is quiet"
+        if native.is_doubtful(dtype)
+        else ""
+    )
+    # Where the processor names the dtype, rates decide nothing, and a busy machine gives other ones at each start.
+    rates = native.rates(dtype) if doubt or native.native is None else ""
+    return f"{native.name} has {dtype} natively{rates}{doubt}"

@@ -127,6 +127,9 @@ class TrialReason(Schema):
     over one of its parallel axes before, the text begins with that axis."""
     expected_gpu_seconds: float | None = Field(default=None, examples=[42.0])
     """GPU-seconds (seconds × ranks) that the trial was expected to take; None in studies of older releases."""
+    compared_trial: int | None = Field(default=None, examples=[2])
+    """Number of the trial that `tests` compares the configuration with: the fastest trial so far, as the sampler estimates
+    it. None before any trial is complete, and in studies of older releases."""
 
 
 class RunPurpose(StrEnum):

@@ -49,7 +49,7 @@ ONE_GPU = (
 )
 ONE_NODE = ("several nodes: HSDP and hpZ across them, the network",)
 _TRIAL = re.compile(
-    r"trial (\d+) .*?: ([\d,]+) tokens/s/GPU, ([\d.]+) GiB \(predicted: ([\d,]+) tokens/s/GPU, ([\d.]+) GiB\)"
+    r"trial (\d+) .*?: ([\d,]+) tokens/s/GPU, ([\d.]+) GiB(?:, of which [^(]*)? \(predicted ([\d,]+), ([\d.]+) GiB\)"
 )
 _STEP = re.compile(r"^step \d+: .*, ([\d,]+) tokens/s/GPU$", re.MULTILINE)
 

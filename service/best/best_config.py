@@ -34,9 +34,9 @@ def _confidence(row: TuningTargetRow, differences: tuple[Difference, ...]) -> Co
     if answer.result.too_busy is not None:
         is_low = True
         reasons.append(answer.result.too_busy.describe())
-    elif comparison is not None and comparison.disturbed_runs:
+    elif comparison is not None and comparison.disturbed_counted_runs:
         runs = 2 * comparison.pairs
-        reasons.append(f"other programs disturbed {comparison.disturbed_runs} of the {runs} runs in pairs")
+        reasons.append(f"other programs disturbed {comparison.disturbed_counted_runs} of the {runs} runs in pairs")
     if Verdict.CONFIRMED not in (answer.result.verdict, answer.renewed and answer.renewed.verdict):
         reasons.append("no configuration was confirmed to beat the baseline")
     return Confidence(

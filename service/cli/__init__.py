@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from shardtune.service.cli import missing_extras
 from shardtune.service.cli.errors import BAD_INPUT, CliError, InputError
 from shardtune.service.cli.lazy_module import LazyModule
+from shardtune.service.process import own_command
 
 if TYPE_CHECKING:
     from shardtune.service.cli import terminal
@@ -35,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             command_table.app(args=None if arguments is None else list(arguments))
         except CliError as error:
             for line in error.lines:
-                sys.stderr.write(f"{line}\n")
+                sys.stderr.write(f"{own_command.as_called(line)}\n")
             sys.exit(error.exit_code)
         except ModuleNotFoundError as error:
             remedy = missing_extras.remedy(error)

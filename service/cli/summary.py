@@ -8,12 +8,13 @@ from shardtune.api_schemas.formatting import counted
 from shardtune.api_schemas.studies.study import Study
 from shardtune.api_schemas.studies.study_result import Contender, FinalComparison, StudyResult
 from shardtune.api_schemas.studies.study_state import StudyPhase, StudyState
-from shardtune.api_schemas.trials.trial import Rejection, Trial, TrialOrigin, TrialState
+from shardtune.api_schemas.trials.trial import Rejection, Trial, TrialState
 from shardtune.service.wording import recipe_words, study_words
 from shardtune.service.wording.answers.how_measured import speed_reasons
-from shardtune.service.wording.answers.trust_line import Trust
+from shardtune.service.wording.answers.trust_line import INTERVAL, Trust
 from shardtune.service.wording.answers.verdict_line import verdict_text
 from shardtune.service.wording.disambiguate import describe_among
+from shardtune.service.wording.progress.trial_lines import origin_note
 from shardtune.service.wording.reasons import with_speeds
 from shardtune.service.wording.result_runs import ResultRuns, result_runs
 from shardtune.service.wording.targets import projection_words
@@ -157,8 +158,7 @@ def _gain_remark(result: StudyResult) -> str:
 
 def _origin(baseline: Contender, trials: Sequence[Trial]) -> str:
     """Return a note in brackets that says where a baseline comes from; empty if that is not known."""
-    origins = {TrialOrigin.BASELINE: " (yours)", TrialOrigin.DEFAULT: " (a documented default)"}
-    return next((origins.get(trial.origin, "") for trial in trials if trial.number == baseline.trial_number), "")
+    return next((origin_note(trial.origin) for trial in trials if trial.number == baseline.trial_number), "")
 
 
 def _is_argument(reason: Trust) -> bool:
@@ -168,6 +168,8 @@ def _is_argument(reason: Trust) -> bool:
 def _how_measured(result: StudyResult, believed: Sequence[Trust], stored: ResultRuns) -> list[str]:
     """Return the lines behind an answer's figures: numbers of pairs and runs, speeds, and further remarks."""
     others = [reason for reason in believed if reason.brief is not None or not _is_argument(reason)]
+    # The verdict states the interval.
+    others = [reason for reason in others if reason.subject != INTERVAL]
     lines = [reason.text for reason in with_speeds(believed, others, speed_reasons(result, stored))]
     return lines + ([_final_comparison(result.final_comparison)] if result.final_comparison is not None else [])
 
@@ -223,7 +225,8 @@ def study_text(study: Study, trials: Sequence[Trial] = ()) -> str:
     if study.result is not None:
         lines.append(as_text(study, study.result, trials))
     elif best is not None:
-        lines.append(f"best so far: {best.description}: {study_words.rate(best.tokens_per_s_per_gpu)} tokens/s/GPU")
+        name = describe_among(best, trials)
+        lines.append(f"best so far: {name}: {study_words.rate(best.tokens_per_s_per_gpu)} tokens/s/GPU")
     # With a result, its own rows already include the reason why the search ended.
     if study.result is None and study.reason is not None:
         lines.append(study.reason)

@@ -4,7 +4,8 @@ from datetime import datetime
 
 from shardtune.api_schemas import formatting
 from shardtune.api_schemas.trials.measurements import compilation_details
-from shardtune.service.wording import study_words
+from shardtune.api_schemas.trials.trial import TrialReason
+from shardtune.service.wording import change_words, study_words
 from shardtune.service.wording.backend_words import backend_name
 from shardtune.service.wording.knob_words import knob_name
 
@@ -98,10 +99,9 @@ def exact(moment: datetime) -> str:
     return moment.strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
-def tests(stored: str) -> str:
-    """Describe the change that a trial tests, capitalised: `FSDP2 instead of ZeRO`."""
-    change = study_words.describe_change(stored)
-    return change[:1].upper() + change[1:]
+def tests(reason: TrialReason) -> str:
+    """Describe the change that a trial tests, capitalised: `Like trial 2, but FSDP2 instead of ZeRO`."""
+    return sentence(change_words.tested_change(reason))
 
 
 def sentence(text: str) -> str:

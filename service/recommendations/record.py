@@ -129,7 +129,9 @@ def kept_reason(recommendation: RecommendationRow, recommended: RecommendationRo
     if result.verdict is Verdict.TOO_BUSY:
         return "the machine was too busy"
     compared = result.final_comparison
-    disturbed = compared.disturbed_runs if compared is not None and compared.pairs else result.disturbed_search_runs
+    disturbed = (
+        compared.disturbed_counted_runs if compared is not None and compared.pairs else result.disturbed_search_runs
+    )
     if disturbed:
         return f"{recommended.id} was measured as faster; runs of this study were disturbed, so it may be faster than measured"
     return f"{recommended.id} is faster"

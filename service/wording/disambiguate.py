@@ -23,9 +23,11 @@ def knob_value(name: str, value: Any) -> str:
         return backend_name(str(value))
     if name in KNOBS and str(value) in KNOBS[name].values:
         return KNOBS[name].values[str(value)]
+    text = str(value)
     if isinstance(value, int) and value >= 10_000:
-        return f"{value / 1e6:g} M" if value >= 1e6 else f"{value:,}"
-    return str(value)
+        text = f"{value / 1e6:g} M" if value >= 1e6 else f"{value:,}"
+    unit = KNOBS[name].unit if name in KNOBS else ""
+    return f"{text} {unit}" if unit and isinstance(value, (int, float)) else text
 
 
 def distinct_descriptions(configs: Sequence[TrialConfig]) -> list[str]:
@@ -39,9 +41,8 @@ def distinct_descriptions(configs: Sequence[TrialConfig]) -> list[str]:
         tables = [flatten(configs[index]) for index in group]
         # repr: `False` and `0`, or `1` and `1.0`, are equal in a set but not the same setting.
         knobs = [knob for knob in tables[0] if len({repr(table.get(knob)) for table in tables}) > 1]
-        for index, table in zip(group, tables, strict=True):
-            if knobs:
-                descriptions[index] += f" ({_knob_list(table, knobs)})"
+        for index, text in zip(group, _knob_lists(tables, knobs), strict=True):
+            descriptions[index] += text
     return descriptions
 
 
@@ -74,6 +75,17 @@ def changed_knobs(result: StudyResult) -> str:
     return ", ".join(shown) + (f" and {len(knobs) - _MOST_CHANGES} more" if len(knobs) > _MOST_CHANGES else "")
 
 
+def _knob_lists(tables: Sequence[Mapping[str, Any]], knobs: Sequence[str]) -> list[str]:
+    """List the given knobs of each configuration in brackets; empty without knobs. At most three knobs are listed, or as
+    many as it takes to tell the configurations apart."""
+    if not knobs:
+        return [""] * len(tables)
+    count, all_knobs = min(_MOST_KNOBS, len(knobs)), {_knob_list(table, knobs) for table in tables}
+    while len({_knob_list(table, knobs[:count]) for table in tables}) < len(all_knobs):
+        count += 1
+    more = " …" if count < len(knobs) else ""
+    return [f" ({_knob_list(table, knobs[:count])}{more})" for table in tables]
+
+
 def _knob_list(table: Mapping[str, Any], knobs: Sequence[str]) -> str:
-    shown = [f"{knob_name(knob)} {knob_value(knob, table[knob])}" for knob in knobs[:_MOST_KNOBS] if knob in table]
-    return ", ".join(shown) + (" …" if len(knobs) > _MOST_KNOBS else "")
+    return ", ".join(f"{knob_name(knob)} {knob_value(knob, table[knob])}" for knob in knobs if knob in table)

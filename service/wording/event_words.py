@@ -5,7 +5,7 @@ from typing import Any
 
 from shardtune.api_schemas.notifications.events import EventType
 from shardtune.api_schemas.trials.trial import AttemptEnd, RunPurpose, TrialReason
-from shardtune.service.wording import study_words
+from shardtune.service.wording import change_words, study_words
 
 Data = Mapping[str, Any]
 
@@ -74,7 +74,7 @@ def _created(data: Data, reason: TrialReason | None, origins: Mapping[str, str])
         return f"{text} ({origins[data['origin']]})"
     if reason is None:
         return text
-    return f"{text} ({study_words.describe_change(reason.tests)}; {study_words.expected_gain(reason)})"
+    return f"{text} ({change_words.describe_reason(reason)})"
 
 
 def _run_ended(data: Data, cause: str) -> str:

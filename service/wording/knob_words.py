@@ -16,13 +16,15 @@ class KnobWords(NamedTuple):
     """Display name of the knob; if empty, the name is derived from the knob's own name."""
     values: Mapping[str, str] = {}
     """Display texts for those values of the knob that are not self-explanatory; a text follows the knob's name."""
+    unit: str = ""
+    """Unit that follows the knob's numbers."""
 
 
 # Each text ends up in a `title` attribute on a page, so that it is plain text without markup but for backquotes.
 KNOBS: dict[str, KnobWords] = {
     "backend": KnobWords("The library that distributes the training."),
     **{
-        name: KnobWords(knob.help, knob.name, knob.value_names)
+        name: KnobWords(knob.help, knob.name, knob.value_names, knob.unit)
         for name, knob in backend_knobs((TrialConfig, *get_args(get_args(Strategy)[0]))).items()
     },
 }

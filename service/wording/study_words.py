@@ -11,23 +11,16 @@ from shardtune.api_schemas.training.optimizers import DEFAULT_OPTIMIZER
 from shardtune.api_schemas.training.workload import Workload
 from shardtune.api_schemas.trials.resume_check import ResumeCheck, ResumeOutcome
 from shardtune.api_schemas.trials.trial import (
-    KnobChange,
     Rejection,
     RunPurpose,
     Trial,
     TrialOrigin,
-    TrialReason,
     TrialState,
-    changes_in,
 )
-from shardtune.service.wording.backend_words import BACKENDS, short_name
-from shardtune.service.wording.disambiguate import knob_value
-from shardtune.service.wording.knob_words import KNOBS, knob_name
+from shardtune.service.wording.disambiguate import describe_trials
 from shardtune.tuner.verdict.comparison_blocks import NEAR_FRACTION
 
 _MOST_REASONS = 5
-_LEAST_GAIN = 0.0005
-"""Smallest expected gain, as a fraction, that is not printed as 0.0%."""
 _RUN_NAMES = {
     RunPurpose.MODEL_SUMMARY: "model summary",
     RunPurpose.SEARCH: "search run",
@@ -133,49 +126,9 @@ def prediction_note(trial: Trial) -> str:
     prediction = trial.prediction
     if prediction is None:
         return ""
-    speed = (
-        f"{rate(prediction.tokens_per_s_per_gpu)} tokens/s/GPU, " if prediction.tokens_per_s_per_gpu is not None else ""
-    )
-    return f" (predicted: {speed}{memory(prediction.memory_gib, peak_memory(trial))})"
-
-
-def sampler_note(trial: Trial) -> str:
-    """Describe the change of configuration that the sampler tested with a trial. Empty for starting configurations,
-    and for samplers that give no reason."""
-    why = trial.reason
-    return "" if why is None else f" (tried: {describe_change(why.tests)}; {expected_gain(why)})"
-
-
-def expected_gain(reason: TrialReason) -> str:
-    """Describe the gain that the sampler expected of a trial: `expected gain 1.7%`. A gain that would read 0.0%
-    is given as an upper bound."""
-    gain = reason.expected_gain
-    return f"expected gain {'below 0.1%' if abs(gain) < _LEAST_GAIN else f'{gain:.1%}'}"
-
-
-def describe_change(stored: str) -> str:
-    """Rewrite the stored description of the change that a trial tests, with display names of knobs: `freed host memory
-    kept by the process instead of returned to the system`."""
-    return "; ".join(_part_in_words(part) for part in changes_in(stored))
-
-
-def _part_in_words(part: KnobChange | str) -> str:
-    """Rewrite one change of a knob or of the backend with its display name; a remark stays as it is."""
-    if isinstance(part, str):
-        return part
-    if part.knob == "" and {part.value, part.previous} <= {*BACKENDS}:
-        return f"{short_name(part.value)} instead of {short_name(part.previous)}"
-    if part.knob not in KNOBS:
-        return str(part)
-    if part.value in ("True", "False"):
-        return f"{'with' if part.value == 'True' else 'without'} {knob_name(part.knob)}"
-    new, old = _value_in_words(part.knob, part.value), _value_in_words(part.knob, part.previous)
-    return f"{knob_name(part.knob)} {new} instead of {old}"
-
-
-def _value_in_words(name: str, stored: str) -> str:
-    # Changes are stored as text; only a number is shortened to `4 M` or gets its thousands separators.
-    return knob_value(name, int(stored) if stored.isdecimal() else stored)
+    # In the order and the units of the measured figures before it.
+    speed = f"{rate(prediction.tokens_per_s_per_gpu)}, " if prediction.tokens_per_s_per_gpu is not None else ""
+    return f" (predicted {speed}{memory(prediction.memory_gib, peak_memory(trial))})"
 
 
 def resume_check_text(check: ResumeCheck) -> str:
@@ -206,11 +159,7 @@ def checkpoint_cost(check: ResumeCheck, every_s: float) -> str | None:
     if check.saving_fraction is None or check.save_s is None or check.checkpoint_bytes is None:
         return None
     fraction = "less than 0.01%" if check.saving_fraction < 0.0001 else f"{check.saving_fraction:.2%}"
-    cost = f"checkpoints: {fraction} of training time with a blocking save every {every_s:,.0f} s"
-    if check.disk is not None:
-        bytes_per_s = check.checkpoint_bytes / max(check.save_s, 1e-9)
-        cost += f" ({bytes_per_s / 1e6:,.0f} MB/s; the disk takes {check.disk.write_bytes_per_s / 1e6:,.0f} MB/s from one process)"
-    return cost
+    return f"checkpoints: {fraction} of training time with a blocking save every {every_s:,.0f} s"
 
 
 def disturbed_searches(result: StudyResult) -> str:
@@ -245,12 +194,12 @@ def undecided_text(verdict: OpenVerdict) -> str:
             f"{text} of extended step times, which whole steps contradict; a study with budget.short_steps false times "
             "whole steps throughout"
         )
-    if verdict.disturbed_runs:
-        text += f", and other programs disturbed {verdict.disturbed_runs} of their {2 * verdict.pairs} runs"
+    if verdict.disturbed_counted_runs:
+        text += f", and other programs disturbed {verdict.disturbed_counted_runs} of their {2 * verdict.pairs} runs"
     if verdict.disturbed_pairs == verdict.pairs:
         return f"{text}; no pair was undisturbed, and only a quieter machine can decide it"
     if verdict.more_pairs is None:
-        why = "on a quieter machine they would vary less" if verdict.disturbed_runs else UNDISTURBED_SPREAD
+        why = "on a quieter machine they would vary less" if verdict.disturbed_counted_runs else UNDISTURBED_SPREAD
         return f"{text}; at this spread more pairs would not decide it; {why}"
     pairs = counted(verdict.more_pairs, "more pair")
     return f"{text}; at this rate, {pairs} would confirm it"
@@ -275,8 +224,9 @@ def default_comparison(row: AgainstDefault) -> str:
 def failure_rows(trials: Sequence[Trial], rejections: Sequence[Rejection]) -> list[tuple[str, str]]:
     """Return table rows for the failed trials of a study, and for the configuration of each backend that came closest
     to fitting. A last row says if the search never began."""
+    names = describe_trials(trials)
     rows = [
-        (trial.state.value, f"{trial.description}: {failure_line(trial)}")
+        (trial.state.value, f"{names[trial.number]}: {failure_line(trial)}")
         for trial in trials
         if trial.failure is not None
     ]

@@ -13,7 +13,7 @@ from shardtune.api_schemas.trials.resume_check import ResumeCheck, ResumeOutcome
 from shardtune.service.wording import study_words
 from shardtune.service.wording.answers import disturbances, sustained_speed
 from shardtune.service.wording.answers.kept_answer import kept_answer
-from shardtune.service.wording.answers.trust_line import Trust, part_of
+from shardtune.service.wording.answers.trust_line import INTERVAL, Trust, part_of
 from shardtune.service.wording.backend_words import backend_name
 from shardtune.service.wording.result_runs import ResultRuns
 from shardtune.tuner.prediction import traced_shape
@@ -105,7 +105,7 @@ def _doubt_about_pairs(result: StudyResult, comparison: FinalComparison, is_nois
         return "" if _wide_interval(result) else f"the pairs differ widely:{_range(comparison.ratios)}"
     if result.speedup is None:
         return "too few pairs for an interval"
-    if comparison.disturbed_runs:
+    if comparison.disturbed_counted_runs:
         return ""
     return f"other programs disturbed {part_of(comparison.disturbed_pairs, comparison.pairs)} the pairs"
 
@@ -124,7 +124,7 @@ def _wide_interval(result: StudyResult) -> list[Trust]:
     uncertain = "how much faster it is stays uncertain"
     # A confirmed study runs no more pairs, so there is nothing to advise.
     text = f"{uncertain}: {low:.2f}× to {high:.2f}× (95 % interval of {result.speedup.pairs} pairs)"
-    return [Trust("warn", text, f"{uncertain}: the 95 % interval is wide")]
+    return [Trust("warn", text, f"{uncertain}: the 95 % interval is wide", INTERVAL)]
 
 
 def _resume_check(check: ResumeCheck, every_s: float) -> list[Trust]:
@@ -163,7 +163,11 @@ def _open_reason(verdict: OpenVerdict, ratios: Sequence[float]) -> str:
     if verdict.disturbed_pairs == verdict.pairs:
         return "other programs disturbed every pair; only a quieter machine can decide it"
     if verdict.more_pairs is None:
-        why = "on a quieter machine they would vary less" if verdict.disturbed_runs else study_words.UNDISTURBED_SPREAD
+        why = (
+            "on a quieter machine they would vary less"
+            if verdict.disturbed_counted_runs
+            else study_words.UNDISTURBED_SPREAD
+        )
         return f"the pairs vary so much,{_range(ratios)}, that more of them would not decide it; {why}"
     return f"the pairs so far,{_range(ratios)}, do not tell the two apart"
 
@@ -181,6 +185,8 @@ def _other_candidates(result: StudyResult, stored: ResultRuns) -> list[Trust]:
     defaults = [number for number in others if number not in candidates]
     named = listed([*_numbered(candidates, "candidate"), *_numbered(defaults, "documented default")])
     chosen = f"; trial {paired.trial_number} went into the pairs" if result.final_comparison.pairs else ""
+    # Without a speed-up, it may only be the least slow of candidates that are all far behind the baseline.
+    chosen += ", as the fastest candidate by then" if chosen and candidates and result.speedup is not None else ""
     reasons = [Trust("quiet", f"also run again: {named}{chosen}")]
     # The verdict compares one candidate with the baseline, and no two candidates.
     if alike := stored.overlapping(paired.trial_number, candidates):

@@ -82,6 +82,7 @@ TRUE_SENTENCES = (
     "undecided: the candidate won 7 of 7 pairs, and 1 of their runs were disturbed by other programs; if it goes on",
     "also run again: trial 0; trial 1 was the fastest in these runs",
     "also run again: trial 0; trial 1 went into the pairs",
+    "also run again: trial 0 (a candidate); trial 1 went into the pairs, as the fastest candidate by then",
     "7 paired runs after the search (each in new processes): from 1.50× to 1.56×; other programs disturbed 1 of these pairs",
     "a short search: 3 configurations were measured in full; a larger budget may find a faster one",
     "a short search: 3 configurations were measured; a larger budget may find a faster one",
@@ -91,6 +92,7 @@ TRUE_SENTENCES = (
     "1.53x the speed of DDP, micro batch 1 (100 tokens/s/GPU in 7 runs; tried at no other micro batch)",
     "the machine was too busy to answer: other programs disturbed 1 of 14 runs of the final comparison and kept 1.4 CPU cores busy",
     "the machine was too busy to answer: other programs disturbed 1 of 14 runs in pairs and kept 1.4 CPU cores busy",
+    "the machine was too busy to answer: other programs disturbed 1 of 14 runs in pairs (left-out pairs included) and kept 1.4 CPU cores busy",
     "the machine was too busy to answer: 1 of 14 runs in pairs was disturbed, as their timed windows show; by what is not known",
     "1.53x the speed of DDP (100 tokens/s/GPU in 7 validation runs, at least one of them disturbed; the only micro batch)",
 )
@@ -115,6 +117,7 @@ FALSE_SENTENCES = (
     "not distinguishable from trial 1: trial 2 (the speeds of their validation runs overlap)",
     "7 paired runs after the search (each in new processes); other programs disturbed 5 of these pairs",
     "2 of 3 search runs were disturbed by other programs: what ran there may be faster than measured",
+    "2 of 3 search runs were disturbed: what ran there may be faster than measured; a new study on a quiet machine would tell",
     "undecided: no pair of candidate and baseline was completed",
     "undecided: the candidate won 7 of 7 pairs; no pair was undisturbed, and only a quieter machine can decide it",
     "only one configuration was measured, so no other confirms its losses",

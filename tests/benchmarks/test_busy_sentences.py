@@ -47,12 +47,13 @@ def answer(sentence: str) -> dict:
 
 
 COST = "checkpoints: less than 0.01% of training time with a blocking save every 1,800 s (477 MB/s; the disk takes 322 MB/s)"
+COST_NOW = COST.partition(" (")[0]
 CHOSEN = "baseline: DDP, micro batch 1, the fastest documented default (by validation runs of 2 defaults)"
 ENOUGH = "3 pairs were enough: none of their runs was disturbed, and the whole interval of the speed-up lies above 1"
 UNCERTAIN = "how much faster it is stays uncertain: 1.49× to 2.31× (95 % interval of 3 pairs)"
 
 
-@pytest.mark.parametrize("sentence", [COST, CHOSEN, ENOUGH, UNCERTAIN])
+@pytest.mark.parametrize("sentence", [COST, COST_NOW, CHOSEN, ENOUGH, UNCERTAIN])
 def test_a_true_sentence_is_read(sentence: str) -> None:
     """The benchmark reported each of these four as unread."""
     statements = check(answer(sentence), rows())

@@ -25,7 +25,7 @@ def test_every_checkpointing_trains(mode): assert mode == "full"
 def test_offload_trains(): pytest.skip("none")
 """
 _LINES = """
-trial 0 (1 of 6): DDP, micro batch 1: 1,200 tokens/s/GPU, 2.000 GiB (predicted: 1,000 tokens/s/GPU, 2.500 GiB), best so far
+trial 0 (1 of 6): ZeRO-2, micro batch 1 (a documented default): 1,200 tokens/s/GPU, 2.000 GiB, of which 1.86 GiB are DeepSpeed's gradient buffer (predicted 1,000, 2.500 GiB), best so far
 """
 
 

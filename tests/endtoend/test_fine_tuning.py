@@ -145,7 +145,8 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tuned]:
 def test_the_study_is_of_the_named_model_its_adapter_and_its_samples(tuned: Tuned) -> None:
     assert f"model {MODEL} at commit {COMMIT}" in tuned.interrupted
     assert f"LoRA r={RANK}" in tuned.interrupted and "8 to 64 tokens" in tuned.interrupted
-    assert "continue with: shardtune tune --resume --json" in tuned.interrupted
+    # Begun as here: `python -m shardtune`.
+    assert f"continue with: {sys.executable} -m shardtune tune --resume --json" in tuned.interrupted
     task = json.loads((tuned.folder / "best" / "config.json").read_text())
     assert task["model"]["hub"] == {"id": MODEL, "revision": COMMIT}
     assert task["workload"]["adapter"]["rank"] == RANK and task["workload"]["sequence_length"] == 64

@@ -45,7 +45,7 @@ def test_one_command_gives_one_answer_and_files_that_run(tmp_path: Path) -> None
         low, high = answer["speedup"]["ci95"]
         assert low <= answer["speedup"]["value"] <= high
         comparison = answer["final_comparison"]
-        is_disturbed = comparison["disturbed_runs"] > 0 or comparison["uneven_pairs"] > 0
+        is_disturbed = comparison["disturbed_counted_runs"] > 0 or comparison["uneven_pairs"] > 0
         assert (answer["verdict"] == "confirmed") == (low > 1) or (is_disturbed and answer["verdict"] == "too_busy")
     assert answer["trust"] and answer["baseline"] is not None
     assert answer["resume_check"]["outcome"] == "passed", answer["resume_check"]

@@ -197,7 +197,7 @@ def test_a_job_with_too_few_nodes_ends_at_once_with_the_remedy(tuned: Tuned) -> 
 
 def test_a_job_that_was_ended_midway_goes_on_and_confirms(tuned: Tuned) -> None:
     interrupted = tuned.submit()
-    interrupted.await_line(r"validation run 1 of")
+    interrupted.await_line(r"validation run 1: ")
     interrupted.cancel()
     log = tuned.submit().ended()
     assert _study_of(log) == _study_of(interrupted.log.read_text())

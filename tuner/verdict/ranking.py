@@ -114,7 +114,7 @@ def result(
             disturbed_pairs=sum(pair.disturbed_runs > 0 for pair in pairs),
             runs=cost[0],
             uneven_pairs=len(ranking_state.uneven_pairs),
-            disturbed_runs=sum(pair.disturbed_runs for pair in pairs),
+            disturbed_counted_runs=sum(pair.disturbed_runs for pair in pairs),
             gpu_seconds=cost[1],
             ratios=tuple(math.exp(pair.log_ratio) for pair in pairs),
         ),

@@ -47,7 +47,7 @@ def open_verdict(pairs: Sequence[Pair]) -> OpenVerdict:
         won_pairs=count - lost,
         more_pairs=_more_pairs(count, lost),
         disturbed_pairs=sum(pair.disturbed_runs > 0 for pair in pairs),
-        disturbed_runs=sum(pair.disturbed_runs for pair in pairs),
+        disturbed_counted_runs=sum(pair.disturbed_runs for pair in pairs),
     )
 
 

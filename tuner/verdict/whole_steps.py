@@ -113,7 +113,7 @@ def _undecided(result: StudyResult, field: Finalists) -> StudyResult:
             more_pairs=None,
             is_extension_off=True,
             disturbed_pairs=comparison.disturbed_pairs,
-            disturbed_runs=comparison.disturbed_runs,
+            disturbed_counted_runs=comparison.disturbed_counted_runs,
         ),
     }
     if result.candidate is None and not field.defaults and result.best != result.baseline:

@@ -25,6 +25,7 @@ from shardtune.service.cli.write_files import (
     write_files,
 )
 from shardtune.service.client import ServiceClient, ServiceError
+from shardtune.service.process.own_command import as_called, command_words
 from shardtune.service.wording.answers.verdict_line import verdict_text
 from shardtune.service.wording.more_pairs import more_pairs
 
@@ -45,7 +46,8 @@ def write_and_print(client: ServiceClient, study: Study, options: TuneOptions) -
         print(f"{'files':<12}{_files_in_folder(options.out, paths)}", file=remarks)
     else:
         launch_line = _launch_line(options.out, paths)
-        print(summary.as_text(study, study.result, trials, client.rejections(study.study_id), paths, launch_line))
+        text = summary.as_text(study, study.result, trials, client.rejections(study.study_id), paths, launch_line)
+        print(as_called(text))
         if (export := export_command(study, options)) is not None:
             print(f"{'for tools':<12}{export}")
     if problem:
@@ -94,7 +96,7 @@ def export_command(study: Study, options: TuneOptions) -> str | None:
     weights."""
     if study.spec.workload.adapter is None:
         return None
-    words = ["shardtune", "export", "last", "--format", _TOOLS[0], "--out", _TOOLS[0]]
+    words = [*command_words(), "export", "last", "--format", _TOOLS[0], "--out", _TOOLS[0]]
     words += ["--state-dir", str(options.state_dir)] if options.state_dir != DEFAULT_STATE_DIR else []
     return f"{shlex.join(words)} (or {', '.join(_TOOLS[1:])})"
 
@@ -117,7 +119,7 @@ def next_command(study: Study, result: StudyResult, options: TuneOptions) -> str
             return (
                 f'run it again with "short_steps": false in the budget, so that each run times whole steps: {command}'
             )
-        if not result.undecided.disturbed_runs:
+        if not result.undecided.disturbed_counted_runs:
             # Without a baseline of the user's, the faster of the two is recommended, which may be the candidate.
             is_kept = result.best.trial_number == result.baseline.trial_number
             kept = "keep the baseline" if is_kept else "either will do"

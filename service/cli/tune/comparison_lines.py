@@ -17,6 +17,7 @@ class ComparisonLines:
         self._pairs: set[tuple[int, int]] = set()
         self._kept: set[str] = set()
         self._is_disturbance_lasting = False
+        self._named: set[tuple[int, str]] = set()
         self._has_ended = False
 
     def skip_earlier(self, study: Study, trials: Sequence[Trial]) -> None:
@@ -47,6 +48,9 @@ class ComparisonLines:
             for block, line in pair_lines.pair_lines(study, trials).items()
             if (study.final_comparison, block) not in self._pairs
         ]
+        if new and (named := (study.final_comparison, pair_lines.paired_trials(study, trials))) not in self._named:
+            self._named.add(named)
+            self._write(named[1])
         for block, line in new:
             self._pairs.add((study.final_comparison, block))
             self._write(line)

@@ -27,6 +27,7 @@ from shardtune.service.cli.terminal import PrintableConsole
 from shardtune.service.cli.tune import study_input
 from shardtune.service.cli.tune.offloads import may_offload_optimizer
 from shardtune.service.cli.tune.options import TuneOptions
+from shardtune.service.process.own_command import as_called, command_words
 
 if TYPE_CHECKING:
     from shardtune.service import client as api
@@ -72,7 +73,7 @@ class _Progress:
 
 def print_progress(line: str) -> None:
     """Print one line of progress on stderr."""
-    sys.stderr.write(line + "\n")
+    sys.stderr.write(as_called(line) + "\n")
     sys.stderr.flush()
 
 
@@ -163,7 +164,7 @@ def _run_study(
         study = continuation.begin_or_continue(client, study, spec, options, print_progress)
         progress.has_begun = True
         print_progress(f"study {study.study_id}: {_describe_training(study)} on {_describe_cluster(study.cluster)}")
-        later = shlex.join(["shardtune", "serve", "--state-dir", str(options.state_dir)])
+        later = shlex.join([*command_words(), "serve", "--state-dir", str(options.state_dir)])
         print_progress(f"watch it at {client.base_url}/studies/{study.study_id} (later: {later})")
         for line in study.warnings:
             print_progress(f"note: {line}")

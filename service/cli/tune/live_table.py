@@ -10,7 +10,7 @@ from rich.text import Text
 from shardtune.api_schemas.formatting import counted, memory_in_column
 from shardtune.api_schemas.studies.study import Study
 from shardtune.api_schemas.studies.study_state import StudyPhase
-from shardtune.api_schemas.trials.trial import Rejection, Trial, TrialState
+from shardtune.api_schemas.trials.trial import Rejection, Trial, TrialOrigin, TrialState
 from shardtune.service.cli.tune.comparison_lines import ComparisonLines
 from shardtune.service.wording import disambiguate, study_words
 from shardtune.service.wording.progress import activity_words, time_left
@@ -21,6 +21,7 @@ _STYLES = {
     TrialState.INFEASIBLE: "yellow",
     TrialState.FAILED: "red",
 }
+_ORIGINS = {TrialOrigin.BASELINE: "yours", TrialOrigin.DEFAULT: "documented default"}
 _LINES_AROUND_TABLE = 10
 
 
@@ -113,8 +114,9 @@ def _footer(study: Study, trials: Sequence[Trial], rejections: Sequence[Rejectio
         lines.append(f"gate  rejected {len(rejections)}, last {study_words.rejection_text(rejections[-1])}")
     if study.best_so_far is not None:
         contender = study.best_so_far
+        name = disambiguate.describe_among(contender, trials)
         lines.append(
-            f"best  {contender.description}: {study_words.rate(contender.tokens_per_s_per_gpu)} tokens/s/GPU (not yet confirmed)"
+            f"best  {name}: {study_words.rate(contender.tokens_per_s_per_gpu)} tokens/s/GPU (not yet confirmed)"
         )
     limit = study.spec.budget.max_trials
     ended = sum(study_words.is_done(trial) for trial in trials)
@@ -132,6 +134,8 @@ def _footer(study: Study, trials: Sequence[Trial], rejections: Sequence[Rejectio
 
 
 def _note(trial: Trial, is_best: bool) -> str:
+    origin = _ORIGINS.get(trial.origin, "")
     disturbed = "disturbed" if study_words.is_search_run_disturbed(trial) else ""
     waits = activity_words.waiting_reason(trial)
-    return ", ".join(filter(None, ["best so far" if is_best else study_words.failure_line(trial), waits, disturbed]))
+    state = "best so far" if is_best else study_words.failure_line(trial)
+    return ", ".join(filter(None, [state, waits, disturbed, origin]))

@@ -14,6 +14,7 @@ from shardtune.service.cli.tune.answer import next_command
 from shardtune.service.cli.tune.options import DEFAULT_OUT, DEFAULT_STATE_DIR, TuneOptions
 from shardtune.service.cli.tune.quiet_options import DEFAULT_WAIT_MINUTES
 from shardtune.service.client import ServiceClient
+from shardtune.service.process.own_command import command_words
 from shardtune.service.wording.more_pairs import more_pairs
 
 _STUDY_FILE = Path("FILE")
@@ -36,7 +37,7 @@ def rows(
     where = ["--state-dir", str(state_dir)] if state_dir != DEFAULT_STATE_DIR else []
     if service is not None:
         where = ["--service", service, *_key_words(key_file)]
-    export = shlex.join(["shardtune", "export", study.study_id, "--out", str(DEFAULT_OUT), *where])
+    export = shlex.join([*command_words(), "export", study.study_id, "--out", str(DEFAULT_OUT), *where])
     command = to_decide(client, study, result, service, state_dir, key_file)
     return [f"{'files':<12}{export}", *([] if command is None else [f"{'to decide':<12}{command}"])]
 
@@ -60,9 +61,10 @@ def to_decide(
     # `tune --add-pairs` extends the newest study with an answer, and no other.
     newest = next((stored.study_id for stored in client.studies() if stored.result is not None), None)
     if newest != study.study_id and more_pairs(study, result) is not None:
-        serve = ["shardtune", "serve"]
+        serve = [*command_words(), "serve"]
         serve += ["--state-dir", str(state_dir)] if state_dir != DEFAULT_STATE_DIR else []
-        return f"{_on_service(study, result, [])}, while `{shlex.join(serve)}` and a `shardtune worker` run"
+        worker = shlex.join([*command_words(), "worker"])
+        return f"{_on_service(study, result, [])}, while `{shlex.join(serve)}` and a `{worker}` run"
     command = next_command(study, result, _options(state_dir))
     return None if command is None else command + _missing_options(study)
 
@@ -98,7 +100,7 @@ def _on_service(study: Study, result: StudyResult, where: Sequence[str]) -> str:
     pairs would. `where`: words that name the service and its key."""
     more = more_pairs(study, result)
     if more is None:
-        clone = ["shardtune", "studies", "clone", study.study_id, *where]
+        clone = [*command_words(), "studies", "clone", study.study_id, *where]
         if result.too_busy is not None:
             return f"{shlex.join(clone)}, once nothing else uses its machine"
         if result.undecided is not None and result.undecided.is_extension_off:
@@ -106,5 +108,5 @@ def _on_service(study: Study, result: StudyResult, where: Sequence[str]) -> str:
             return f'{changed}, with the study\'s budget and "short_steps": false in that file, so that each run times whole steps'
         return f"{shlex.join(clone)} (runs it again)"
     waits = ["--wait-for-quiet-s", str(60 * DEFAULT_WAIT_MINUTES)] if more.waits_for_quiet else []
-    words = ["shardtune", "studies", "extend", study.study_id, "--add-pairs", str(more.pairs), *waits, *where]
+    words = [*command_words(), "studies", "extend", study.study_id, "--add-pairs", str(more.pairs), *waits, *where]
     return shlex.join(words)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from shardtune.api_schemas.training.adapters import AdapterSchema, LastLayers, Lora
 from shardtune.service.cli.tune.quiet_options import WAIT_FOR_QUIET
+from shardtune.service.process.own_command import command_words
 
 DEFAULT_STATE_DIR, DEFAULT_OUT = Path(".shardtune"), Path("best")
 OF_EVERY_RUN = frozenset({"ranks", "state_dir", "out", "as_json", "allowed", "hosts"})
@@ -91,9 +92,9 @@ class TuneOptions:
         return names.get(name, f"--{name.replace('_', '-')}"), value
 
     def again(self, *first: str) -> str:
-        """Return a `shardtune tune` command, quoted for a shell: the words of `first`, then the options that apply to
+        """Return a `shardtune tune` command as the user called it, quoted for a shell: the words of `first`, then the options that apply to
         every run, such as `--state-dir`."""
-        words = ["shardtune", "tune", *first]
+        words = [*command_words(), "tune", *first]
         words += ["--ranks", str(self.ranks)] if self.ranks else []
         words += ["--state-dir", str(self.state_dir)] if self.state_dir != DEFAULT_STATE_DIR else []
         words += ["--out", str(self.out)] if self.out != DEFAULT_OUT else []

@@ -4,10 +4,10 @@ from collections.abc import Callable, Sequence
 
 from shardtune.api_schemas.studies.study import Study
 from shardtune.api_schemas.studies.study_state import StudyPhase
-from shardtune.api_schemas.trials.trial import Rejection, Run, RunPurpose, Trial, TrialState
+from shardtune.api_schemas.trials.trial import Rejection, RunPurpose, Trial, TrialState
 from shardtune.service.cli.tune.comparison_lines import ComparisonLines
-from shardtune.service.wording import disambiguate, study_words
-from shardtune.service.wording.progress import activity_words, kept_runs, time_left
+from shardtune.service.wording import study_words
+from shardtune.service.wording.progress import activity_words, kept_runs, time_left, trial_lines
 
 _MOST_REJECTIONS = 3
 
@@ -54,8 +54,11 @@ class LineView:
         self._comparison.write_kept(study, trials)
         for trial in trials:
             if self._states.get(trial.number) is not trial.state:
+                line = trial_lines.trial_line(study, trial, trials, is_first=trial.number not in self._states)
                 self._states[trial.number] = trial.state
-                self._write(_trial_line(study, trial, trials, elapsed_s))
+                # A trial that did not complete says little about the time of others.
+                is_complete = trial.state is TrialState.COMPLETE
+                self._write(line + (_time_left_note(study, trials, elapsed_s) if is_complete else ""))
         if study.reason != self._reason and study.state.is_open:
             # Such as the worker for which it waits; without a line the study would seem to hang. After the trials: the
             # last of them ends the search.
@@ -64,7 +67,9 @@ class LineView:
         self._print_rejections(rejections)
         if study.phase is not self._phase and study.phase is not StudyPhase.DONE:
             self._phase = study.phase
-            if study.phase is not StudyPhase.SEARCH:
+            if study.phase is StudyPhase.FINAL_COMPARISON:
+                self._write(activity_words.comparison_plan(study, trials))
+            elif study.phase is not StudyPhase.SEARCH:
                 self._write(activity_words.activity(study, trials))
             # Once when the load stays, and once more when the runs that decide begin.
             self._is_advised = False
@@ -86,8 +91,8 @@ class LineView:
                 self._confirmed.add(run.run_id)
                 figure = study_words.rate(run.measurement.tokens_per_s_per_gpu if run.measurement else None)
                 self._write(
-                    f"{activity_words.validation_run(study, len(self._confirmed))}: trial {trial.number}, "
-                    f"{figure} tokens/s/GPU{_kept_mark(study, trials, trial, run)}{_time_left_note(study, trials, elapsed_s)}"
+                    f"validation run {len(self._confirmed)}: trial {trial.number}, "
+                    f"{figure} tokens/s/GPU{kept_runs.kept_mark(study, trials, trial, run)}{_time_left_note(study, trials, elapsed_s)}"
                 )
 
     def _print_disturbed(self, trials: Sequence[Trial]) -> None:
@@ -127,7 +132,7 @@ class LineView:
                 figure = study_words.rate(run.measurement.tokens_per_s_per_gpu)
                 self._write(
                     f"whole steps after the verdict: trial {trial.number}, {figure} tokens/s/GPU"
-                    f"{_kept_mark(study, trials, trial, run)}"
+                    f"{kept_runs.kept_mark(study, trials, trial, run)}"
                 )
 
     def _print_resume_checks(self, trials: Sequence[Trial]) -> None:
@@ -144,7 +149,7 @@ class LineView:
             if run.run_id not in self._sustained_runs and run.measurement is not None:
                 self._sustained_runs.add(run.run_id)
                 figure = study_words.rate(run.measurement.tokens_per_s_per_gpu)
-                mark = _kept_mark(study, trials, trial, run)
+                mark = kept_runs.kept_mark(study, trials, trial, run)
                 # Of the whole run; the answer states its second half.
                 self._write(f"sustained run of trial {trial.number}: {figure} tokens/s/GPU over all its steps{mark}")
 
@@ -155,7 +160,7 @@ class LineView:
                 self._write(
                     f"recipe run {len(self._recipe_runs)}: {run.recipe or 'as stated'}, "
                     f"{study_words.rate(run.measurement.tokens_per_s_per_gpu)} tokens/s/GPU"
-                    f"{_kept_mark(study, trials, trial, run)}"
+                    f"{kept_runs.kept_mark(study, trials, trial, run)}"
                 )
 
     def _print_rejections(self, rejections: Sequence[Rejection]) -> None:
@@ -189,34 +194,8 @@ class LineView:
         self._recipe_runs = activity_words.complete_run_ids(trials, RunPurpose.RECIPE)
 
 
-def _kept_mark(study: Study, trials: Sequence[Trial], trial: Trial, run: Run) -> str:
-    """Return the mark of a run that was disturbed and is not repeated; empty for another run."""
-    kept = kept_runs.kept_run(study, trials, trial, run)
-    return "" if kept is None else kept.mark
-
-
 def _time_left_note(study: Study, trials: Sequence[Trial], elapsed_s: float) -> str:
     """Return the estimated remaining time of a study, in parentheses at the end of a line; empty if nothing is
     known."""
     remaining = time_left.words(study, trials, elapsed_s)
     return f" ({remaining})" if remaining else ""
-
-
-def _trial_line(study: Study, trial: Trial, trials: Sequence[Trial], elapsed_s: float) -> str:
-    limit = study.spec.budget.max_trials
-    name = f"trial {trial.number}" + (f" ({trial.number + 1} of {limit})" if limit else "")
-    description = disambiguate.describe_trials(trials)[trial.number]
-    if trial.state is TrialState.COMPLETE:
-        is_best = study.best_so_far is not None and study.best_so_far.trial_number == trial.number
-        search_run = next((run for run in trial.runs if run.purpose == RunPurpose.SEARCH), None)
-        mark = "" if search_run is None else _kept_mark(study, trials, trial, search_run)
-        line = (
-            f"{name}: {description}: {study_words.rate(trial.tokens_per_s_per_gpu)} tokens/s/GPU, "
-            f"{study_words.trial_memory(trial)}{study_words.prediction_note(trial)}{study_words.sampler_note(trial)}{mark}"
-            + (", best so far" if is_best else "")
-        )
-        return line + _time_left_note(study, trials, elapsed_s)
-    if trial.state is TrialState.WAITING:
-        return f"{name}: {description}: waiting {activity_words.waiting_reason(trial)}"
-    reason = study_words.failure_line(trial) or study_words.pruning_note(trial)
-    return f"{name}: {description}: {trial.state.value}" + (f", {reason}" if reason else "")

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
+from shardtune.api_schemas.formatting import listed
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.studies.study import Study
 from shardtune.api_schemas.studies.study_result import Contender, StudyResult, Verdict
@@ -12,6 +13,8 @@ from shardtune.service.studies.changes.user_file import UserFile
 from shardtune.tuner.export.quoting import remark
 
 FILE = "changes.md"
+_FAR = 1.1
+"""Ratio of the product of the effects and the measured gain from which their difference is explained."""
 
 
 def changes_page(
@@ -27,7 +30,7 @@ def changes_page(
     is_busy = result.verdict is Verdict.TOO_BUSY
     after, best_name = ("candidate", "candidate") if is_busy else ("recommended", "recommended configuration")
     lines = [
-        f"# Changes: {remark(today.description)} → {remark(best.description)}",
+        f"# Changes: {_name(today, best)} → {_name(best, today)}",
         "",
         _speedup_sentence(result),
         "",
@@ -37,6 +40,12 @@ def changes_page(
         *_own_file(study, today, best),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _name(contender: Contender, other: Contender) -> str:
+    """Name a configuration; where the other one has the same short description, by its trial's number too."""
+    number = f"trial {contender.trial_number}, " if contender.description == other.description else ""
+    return f"{number}{remark(contender.description)}"
 
 
 def _is_own(study: Study, result: StudyResult) -> bool:
@@ -116,7 +125,24 @@ def _combination(changes: Sequence[SettingChange], result: StudyResult) -> str:
     if product is None:
         return f"{rule}."
     measured = "" if gain is None else f"; paired runs measured {gain} for all changes together"
-    return f"{rule}. Their product before rounding is {product:.2f}x{measured}."
+    return f"{rule}. Their product before rounding is {product:.2f}x{measured}.{_difference(changes, product, result)}"
+
+
+def _difference(changes: Sequence[SettingChange], product: float, result: StudyResult) -> str:
+    """Say why the product of the effects lies far from the measured gain; empty if it does not."""
+    if result.speedup is None or max(product, result.speedup.value) < _FAR * min(product, result.speedup.value):
+        return ""
+    causes = []
+    # Where one change is worth little without another, the effect of each contains that of the other.
+    if product > result.speedup.value and all(change.base == "recommended" for change in changes):
+        causes.append("changes that gain only together count more than once")
+    elif all(change.base == "recommended" for change in changes):
+        causes.append("a change counts too little where another one brings the same gain")
+    if any(change.origin == "predicted" for change in changes):
+        causes.append("predicted effects may be wrong")
+    if result.verdict is Verdict.TOO_BUSY:
+        causes.append("the pairs ran beside other programs")
+    return f" They may differ because {listed(causes, 'or')}; the paired runs are the measurement." if causes else ""
 
 
 def _own_file(study: Study, today: Contender, best: Contender) -> list[str]:

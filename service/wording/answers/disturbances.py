@@ -13,7 +13,7 @@ from shardtune.service.wording.answers.trust_line import TOO_BUSY, Trust, part_o
 from shardtune.service.wording.result_runs import ResultRuns
 from shardtune.tuner.verdict import disturbance
 
-_NOT_ALIKE = "their two runs were not disturbed alike"
+_UNKNOWN_LOAD = "their two runs may have had unequal load"
 
 
 def busy_cause(busy: BusyMachine) -> str:
@@ -34,8 +34,7 @@ def too_busy(result: StudyResult) -> list[Trust]:
 
 
 def uneven_pairs(result: StudyResult, stored: ResultRuns) -> list[Trust]:
-    """Return remarks about disturbed pairs of runs: how many were left out, because their two runs were not disturbed
-    alike, and how many runs count although other programs disturbed them."""
+    """Return remarks about disturbed pairs of runs: how many were left out, because their two runs had unequal load, and how many runs count although other programs disturbed them."""
     comparison = result.final_comparison
     if comparison is None:
         return []
@@ -44,11 +43,11 @@ def uneven_pairs(result: StudyResult, stored: ResultRuns) -> list[Trust]:
         pairs = "1 more pair was" if comparison.uneven_pairs == 1 else f"{comparison.uneven_pairs} more pairs were"
         runs_of_pairs = [run for side in compared_sides(result) for run in stored.runs_of(side.trial_number)]
         is_load = _are_disturbed_by_programs(runs_of_pairs)
-        why = "other programs left the two runs unequal numbers of cores" if is_load else _NOT_ALIKE
+        why = "other programs left the two runs unequal numbers of cores" if is_load else _UNKNOWN_LOAD
         reasons.append(Trust("quiet", f"{pairs} left out, because {why}"))
     # The verdict `too_busy` says it itself, of all pairs.
-    if comparison.disturbed_runs and result.too_busy is None:
-        disturbed, runs = comparison.disturbed_runs, 2 * comparison.pairs
+    if comparison.disturbed_counted_runs and result.too_busy is None:
+        disturbed, runs = comparison.disturbed_counted_runs, 2 * comparison.pairs
         fair = (
             "Both runs of a pair had about as many cores left, so each pair is fair; the speed-up on a quiet machine may "
             "differ"
@@ -66,13 +65,13 @@ def disturbed_runs(result: StudyResult, stored: ResultRuns) -> list[Trust]:
     runs = [run for of_side in sides.values() for run in of_side]
     disturbed = sum(run.disturbed is not None for run in runs)
     comparison = result.final_comparison
-    is_said = result.too_busy is not None or (comparison is not None and comparison.disturbed_runs > 0)
+    is_said = result.too_busy is not None or (comparison is not None and comparison.disturbed_counted_runs > 0)
     # A pair whose runs had unequal load is left out: not every run that was kept counts.
     is_left_out = result.too_busy is not None or (comparison is not None and comparison.uneven_pairs > 0)
     part_of_runs = f"{part_of(disturbed, len(runs))} the validation runs"
     is_load = _are_disturbed_by_programs(runs)
     both = f"{part_of_runs} count although {'other programs disturbed them' if is_load else 'they were disturbed'}"
-    if comparison is not None and comparison.pairs and not comparison.disturbed_runs:
+    if comparison is not None and comparison.pairs and not comparison.disturbed_counted_runs:
         cause = f"other programs disturbed {part_of_runs}" if is_load else f"{part_of_runs} were disturbed"
         both = f"{cause}, none in the pairs that count"
     reasons: list[Trust] = []
@@ -108,6 +107,8 @@ def disturbed_searches(result: StudyResult) -> list[Trust]:
     if not text:
         return []
     part, faster = part_of(result.disturbed_search_runs, result.search_runs), "may be faster than measured"
+    # Neither more pairs nor more trials repeat them.
+    faster += "; a new study on a quiet machine would tell"
     # Not "by other programs": without a view of them, the spread of a run's timed windows shows a disturbance.
     brief = f"{part} the search was disturbed: what ran then {faster}"
     return [Trust("warn", f"{text}: what ran there {faster}", brief)]

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 TOO_BUSY = "too_busy"
 """Subject of the reason that says why a machine was too busy to answer. A page's sentence may state the same."""
+INTERVAL = "interval"
+"""Subject of the reason that a confirmed gain has a wide interval. A terminal's verdict states the same interval."""
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from shardtune.api_schemas.formatting import counted
 from shardtune.api_schemas.machines.conditions import OWN_PROCESSES, Conditions, program_names
 from shardtune.api_schemas.studies.study import Study
 from shardtune.api_schemas.studies.study_state import StudyPhase
@@ -71,6 +72,21 @@ def validation_position(study: Study, complete: int) -> str:
         return "no validation runs, because there is only one configuration"
     # Not "all": pairs that do not count may still run again.
     return validation_run(study, complete + 1) if complete < most else f"{complete} validation runs are done"
+
+
+def comparison_plan(study: Study, trials: Sequence[Trial]) -> str:
+    """Describe the plan of a final comparison when it begins or goes on: its runs that choose, and its pairs."""
+    pairs, most = study.spec.budget.max_pairs, most_validation_runs(study)
+    choosing, complete = most - 2 * pairs, len(validation_runs(study, trials))
+    if not most or choosing < 0:
+        # Only one configuration, or several defaults alone: no pairs are planned.
+        return activity(study, trials)
+    if complete:
+        return f"final comparison, continued after {counted(complete, 'validation run')}: up to {pairs} pairs of runs decide"
+    if not choosing:
+        return f"final comparison: up to {pairs} pairs of runs decide"
+    runs = "1 validation run chooses" if choosing == 1 else f"{choosing} validation runs choose"
+    return f"final comparison: up to {runs} the two trials to compare, then up to {pairs} pairs of runs compare them"
 
 
 def validation_run(study: Study, number: int) -> str:

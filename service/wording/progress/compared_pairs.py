@@ -50,18 +50,26 @@ class ComparedPair(NamedTuple):
         if _machine(self.candidate) != _machine(self.baseline):
             return "its two runs were on different machines"
         loads = [RunLoad.of(run.measurement) for run in self]
-        return None if is_even(*loads) else f"its two runs were not disturbed alike{self._foreign_cores()}"
+        return None if is_even(*loads) else self._unequal_load(loads)
 
-    def _foreign_cores(self) -> str:
-        """Text with the CPU cores that other programs kept busy during each run; empty if no worker observed them."""
+    def _unequal_load(self, loads: Sequence[RunLoad]) -> str:
+        """Return how the loads of the two runs differed, as far as a worker observed it."""
+        left = [load.cores_left for load in loads if load.cores_left is not None]
+        if len(left) == len(self):
+            # The rule compares what is left: 1.66 and 1.71 busy cores of 2 would look alike.
+            candidate, baseline = _unlike(left)
+            return f"unequal load: on average, {candidate} CPU cores were left to the candidate, {baseline} to the baseline"
         seen = [run.measurement.conditions for run in self]
         observed = [conditions.foreign_cpu_cores for conditions in seen if conditions is not None]
         cores = [number for number in observed if number is not None]
         if len(cores) < len(self):
-            return ""
-        digits = 1 if len({f"{number:.1f}" for number in cores}) > 1 else 2
-        candidate, baseline = (f"{number:.{digits}f}" for number in cores)
-        return f" (other programs kept {candidate} CPU cores busy beside the candidate, {baseline} beside the baseline)"
+            both = all(load.is_disturbed for load in loads)
+            return (
+                "both runs were disturbed, by what is not known" if both else "only one of its two runs was disturbed"
+            )
+        candidate, baseline = _unlike(cores)
+        took = f"{candidate} CPU cores beside the candidate, {baseline} beside the baseline"
+        return f"unequal load: on average, other programs took {took}"
 
 
 class PairCounts(NamedTuple):
@@ -142,6 +150,12 @@ def _candidate_and_baseline(arms: Sequence[BlockRun]) -> ComparedPair | None:
     # Two documented defaults run beside each other to find the faster one, which becomes the baseline.
     is_pair = _seed_rank(second.origin) < _seed_rank(first.origin)
     return ComparedPair(first, second) if is_pair else None
+
+
+def _unlike(cores: Sequence[float]) -> list[str]:
+    """Format numbers of CPU cores with so many digits that they do not look alike, two at most."""
+    digits = 1 if len({f"{number:.1f}" for number in cores}) > 1 else 2
+    return [f"{number:.{digits}f}" for number in cores]
 
 
 def _seed_rank(origin: TrialOrigin) -> int:

@@ -53,6 +53,12 @@ def kept_run(study: Study, trials: Sequence[Trial], trial: Trial, run: Run) -> K
     return KeptRun(trial.number, run, why, is_lasting=True, is_load_steady=True)
 
 
+def kept_mark(study: Study, trials: Sequence[Trial], trial: Trial, run: Run) -> str:
+    """Return the mark of a run that was disturbed and is not repeated; empty for another run."""
+    kept = kept_run(study, trials, trial, run)
+    return "" if kept is None else kept.mark
+
+
 def ended_runs(trials: Sequence[Trial]) -> list[tuple[Trial, Run]]:
     """Return the measured runs of a study with their trials, in the order in which they ended."""
     runs = [(trial, run) for trial in trials for run in trial.runs if run.state.is_feasible]

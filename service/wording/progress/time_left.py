@@ -29,6 +29,8 @@ _SEEDS_TAKE = 0.75
 trials have micro batch 1 and only fast trials run again."""
 _ENOUGH = 4
 """Minimum number of validation runs whose measured times are used to estimate the remaining time."""
+_NEARLY_A_MINUTE_S = 45
+"""Seconds from which the lower end of a time left is given in minutes if its upper end is."""
 _SPARED_RUNS = 2 * (FEWEST_PAIRS - quiet_test.FEWEST_PAIRS)
 """Number of validation runs that a quiet machine may spare, as fewer pairs decide there."""
 
@@ -130,7 +132,7 @@ def _is_over(study: Study, run: Run) -> bool:
 
 
 def words(study: Study, trials: Sequence[Trial], elapsed_s: float) -> str:
-    """Describe the remaining time of a study: `about 3 min to 5 min left`. Empty where nothing is known. Beyond the
+    """Describe the remaining time of a study: `about 3 to 5 min left`. Empty where nothing is known. Beyond the
     expected validation runs, the time holds only if all pairs are needed, and the words say so."""
     runs = count_runs(study, trials)
     remaining = estimate(study, runs, elapsed_s)
@@ -142,7 +144,7 @@ def words(study: Study, trials: Sequence[Trial], elapsed_s: float) -> str:
 
 
 def estimate(study: Study, runs: RunCounts, elapsed_s: float) -> str:
-    """Estimate the remaining time of a study: `about 3 min to 5 min`. Empty before the first search run is complete,
+    """Estimate the remaining time of a study: `about 3 to 5 min`. Empty before the first search run is complete,
     during a rehearsal, which is not timed, and while pairs of the final comparison run again because their two runs had
     unequal load or ran on different hosts.
 
@@ -211,11 +213,17 @@ def _later_run_s(study: Study, shortest_search_s: float, runs: RunCounts) -> flo
 
 def _about(least_s: float, most_s: float) -> str:
     """Format an expected duration between two numbers of seconds; empty if the larger one is 0."""
-    least, most = study_words.duration(least_s), study_words.duration(most_s)
     if not most_s:
         return ""
+    least, most = study_words.duration(least_s), study_words.duration(most_s)
+    # `1 to 2 min` is easier to read than `73 s to 2 min`.
+    if most.endswith(" min") and least.endswith(" s") and least_s >= _NEARLY_A_MINUTE_S:
+        least = f"{round(least_s / 60)} min"
     # Nothing may be left as soon as the fewest pairs have run.
-    return f"about {most}" if round(least_s) <= 0 or least == most else f"about {least} to {most}"
+    if round(least_s) <= 0 or least == most:
+        return f"about {most}"
+    number, _, unit = least.partition(" ")
+    return f"about {number if most.split()[1:] == [unit] else least} to {most}"
 
 
 def _recipe_seconds(study: Study, done: int, per_run: float, *, is_bound: bool) -> float:

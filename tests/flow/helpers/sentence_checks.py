@@ -391,7 +391,7 @@ _CHECKS: dict[str, Callable[[Rows, re.Match[str]], bool]] = {
     r"undecided: no pair of candidate and baseline was completed": lambda rows, _: not rows.pairs(),
     r"undecided: the candidate won (?P<won>\d+) of (?P<count>\d+) pairs"
     r"(, and other programs disturbed (?P<disturbed>\d+) of their (?P<of>\d+) runs)?; .*": _undecided,
-    r"also run again: (?P<groups>trials? .*?\))(; trial (?P<paired>\d+) went into the pairs)?": _also_run,
+    r"also run again: (?P<groups>trials? .*?\))(; trial (?P<paired>\d+) went into the pairs(, as the fastest candidate by then)?)?": _also_run,
     r"not distinguishable from trial (?P<paired>\d+): trials? (?P<others>[\d, ]+) \(the speeds of their validation runs overlap\)": _overlap,
     r"(?P<disturbed>\d+) of the (?P<count>\d+) validation runs? of (?:the baseline, )?trial (?P<trial>\d+),? (?:counts? although|was|were) disturbed "
     r"\(the last: (?P<last>.*)\)": _count_although,

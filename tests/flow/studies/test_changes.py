@@ -2,7 +2,7 @@
 
 import pytest
 
-from shardtune.api_schemas.strategies import TrialConfig
+from shardtune.api_schemas.strategies import DdpConfig, TrialConfig
 from shardtune.api_schemas.studies.study_result import Speedup, StudyResult, Verdict
 from shardtune.api_schemas.trials.trial import TrialOrigin, TrialState
 from shardtune.service.studies.changes import user_file
@@ -119,10 +119,10 @@ def test_runs_that_differ_in_one_setting_measure_it_and_the_rest_is_predicted():
     assert product_of(predicted) is None, "no product without every factor"
 
 
-def page_of(speeds, predicted=lambda _: None, speedup=None):
+def page_of(speeds, predicted=lambda _: None, speedup=None, verdict=Verdict.CONFIRMED):
     """`changes.md` of a study whose winner has another micro batch and full checkpointing."""
     sides = (contender_of(config()), contender_of(config(micro_batch=4, activation_checkpointing="full")))
-    result = StudyResult(baseline=sides[0], best=sides[1], speedup=speedup, verdict=Verdict.CONFIRMED)
+    result = StudyResult(baseline=sides[0], best=sides[1], speedup=speedup, verdict=verdict)
     return changes_page(study_of(), result, speeds, predicted)
 
 
@@ -155,6 +155,31 @@ def test_each_predicted_effect_is_marked_and_never_called_measured():
     assert page.count("predicted, removed alone from the recommended configuration |") == 2
     assert "measured" not in page.split("- effect")[0].split("Together")[1].partition("\n")[2]
     assert "Their product before rounding is 4.50x." in page
+
+
+@pytest.mark.parametrize(
+    ("speeds", "gain", "verdict", "reasons"),
+    [
+        # Alone, neither of the two changes gains anything.
+        ((300.0, 110.0, 100.0), 2.5, Verdict.TOO_BUSY, "count more than once, predicted effects may be wrong or the pairs ran"),
+        ((300.0, 200.0, 100.0), 6.0, Verdict.CONFIRMED, "another one brings the same gain or predicted effects may be wrong;"),
+        ((300.0, 200.0, 100.0), 4.3, Verdict.CONFIRMED, ""),
+    ],
+)  # fmt: skip
+def test_a_product_far_from_the_gain_is_explained(speeds, gain, verdict, reasons):
+    """4.19x stood beside 2.25x without a word."""
+    best = config(micro_batch=4, activation_checkpointing="full")
+    predicted = dict(zip((best, config(micro_batch=4), config(activation_checkpointing="full")), speeds, strict=True))
+    page = page_of({}, predicted.get, Speedup(value=gain, ci95=(1.1, 9.0), pairs=7), verdict)
+    assert ("They may differ because" in page) == bool(reasons) and reasons in page
+
+
+def test_two_configurations_of_one_name_are_told_apart_by_their_trials():
+    today = contender_of(TrialConfig(strategy=DdpConfig(bucket_cap_mb=25)))
+    best = contender_of(TrialConfig(strategy=DdpConfig(bucket_cap_mb=12))).model_copy(update={"trial_number": 3})
+    result = StudyResult(baseline=today, best=best, speedup=None, verdict=Verdict.CONFIRMED)
+    title = changes_page(study_of(), result, {}, lambda _: None).partition("\n")[0]
+    assert title == f"# Changes: trial {today.trial_number}, DDP, micro batch 1 → trial 3, DDP, micro batch 1"
 
 
 def test_only_undisturbed_runs_that_were_timed_in_full_measure_a_change():

@@ -66,6 +66,15 @@ def test_a_rate_that_contradicts_the_reason_is_told_with_its_remedy():
     )
     assert "slower when it was measured: on a busy machine, `measure-hardware` again" in str(decide(None, [slow])[1])
     assert "slower" not in str(decide(None, [fast])[1])
+    assert "FLOP/s" in str(decide(None, [slow])[1]), "the rates are the reason for the doubt"
+    unnamed = DeviceDtypes("x", True, None, {"bfloat16": 9e10, "float32": 4e10})
+    assert "(90 GFLOP/s in bfloat16, 40 GFLOP/s in float32)" in str(decide(None, [unnamed])[1])
+
+
+def test_rates_that_decide_nothing_are_not_stated():
+    """They were measured beside other programs, and differed from start to start."""
+    named = DeviceDtypes("x", True, "float32, bfloat16", {"bfloat16": 9e10, "float32": 4e10})
+    assert decide(None, [named])[1] == "precision (auto): bf16-mixed, because x has bfloat16 natively"
 
 
 @pytest.mark.parametrize(

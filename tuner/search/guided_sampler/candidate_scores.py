@@ -25,6 +25,7 @@ from shardtune.tuner.search.guided_sampler.pool import Pool
 from shardtune.tuner.search.guided_sampler.residual import Posterior
 from shardtune.tuner.search.guided_sampler.twins import Twins, before_second_twins, first_of_backends
 from shardtune.tuner.search.samplers.draw import SearchView
+from shardtune.tuner.search.space.legal_values import COMMON
 
 _SHORTLIST = 400
 """Number of candidates that are scored to choose the next trial: the best by prediction, and as many random ones from a
@@ -166,6 +167,7 @@ class CandidateScores:
             high_tokens_per_s_per_gpu=speed * spread,
             tests=changes_text(self._tested_parts(index, row)),
             expected_gpu_seconds=float(self.seconds[index]) * cluster.world_size,
+            compared_trial=None if self._times.fastest is None else self._times.fastest.number,
         )
 
     @cached_property
@@ -208,12 +210,12 @@ class CandidateScores:
             return ["the fastest by prediction"]
         (fastest_row,) = self._pool.rows([self._times.fastest.config])
         fastest_table = self._pool.table(fastest_row)
-        if table["backend"] != fastest_table["backend"]:
-            return [KnobChange("", str(table["backend"]), str(fastest_table["backend"]))]
+        # The settings of two backends are no changes of each other; those that every backend has are.
+        is_other = table["backend"] != fastest_table["backend"]
         changes = [
-            KnobChange(knob, str(table[knob]), str(fastest_table[knob]))
-            for knob in table
-            if table[knob] != fastest_table.get(knob)
+            KnobChange("" if knob == "backend" else knob, str(table[knob]), str(fastest_table[knob]))
+            for knob in (("backend", *COMMON) if is_other else table)
+            if knob in table and table[knob] != fastest_table.get(knob)
         ]
         hidden_count = len(changes) - _MOST_DIFFERENCES
         return [*changes[:_MOST_DIFFERENCES], *([f"and {hidden_count} more"] if hidden_count > 0 else [])]

@@ -184,7 +184,7 @@ def _without_pairs(study: Study, result: StudyResult, link: str, now: datetime) 
         text = "Run it again with whole steps (budget.short_steps false): they contradict the step times of the pairs."
         fields = (("whole_steps", "true"),)
         return NextStep(text, "Run again with whole steps", action=f"{link}/rerun", fields=fields)
-    if result.undecided is not None and not result.undecided.disturbed_runs:
+    if result.undecided is not None and not result.undecided.disturbed_counted_runs:
         text = f"{_kept(study, result)}: the two cannot be told apart here. To try once more, run the study again."
         return NextStep(text, "Run again", action=f"{link}/rerun")
     text = f"Run it again when nothing else uses the machine. Its runs then wait up to {QUIET_WAIT_MINUTES} minutes for quiet."

@@ -72,7 +72,7 @@ def test_a_gain_with_most_pairs_under_steady_equal_load_has_less_confidence(clie
     _, study = studied(client, beside(lambda: next(loads, 1.0)))
     result = study["result"]
     assert (result["verdict"], result["too_busy"]) == ("confirmed", None)
-    assert result["final_comparison"]["disturbed_runs"] > 0
+    assert result["final_comparison"]["disturbed_counted_runs"] > 0
     confidence = client.get("/v1/best", params=ASK).json()["confidence"]
     assert confidence["level"] == "medium" and "disturbed" in confidence["reasons"][0]
 

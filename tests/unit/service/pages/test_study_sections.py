@@ -248,7 +248,7 @@ def test_pairs_that_vary_on_a_quiet_machine_do_not_wait_for_quiet() -> None:
     quiet = OpenVerdict(pairs=24, won_pairs=15, more_pairs=None)
     step = step_of(answered(result(Verdict.UNDECIDED, candidate=FASTER, undecided=quiet)))
     assert step.fields == () and step.text.startswith("Train on as you do today") and step.action.endswith("/rerun")
-    busy = quiet.model_copy(update={"disturbed_runs": 2})
+    busy = quiet.model_copy(update={"disturbed_counted_runs": 2})
     waits = step_of(answered(result(Verdict.UNDECIDED, candidate=FASTER, undecided=busy)))
     assert dict(waits.fields) == {"wait_minutes": "30"}
 

@@ -101,8 +101,8 @@ def test_live_lines_and_the_live_table_count_repeated_pairs() -> None:
     for count in (0, 2):
         view.show(comparing(1), with_validation_runs(count)[:count], [], 1.0)
     assert [line.partition(": ")[0] for line in lines if line.startswith("validation run")] == [
-        "validation run 1 of at most 1",
-        "validation run 2 (at most 1 if every pair counts)",
+        "validation run 1",
+        "validation run 2",
     ]
     console = Console(width=140)
     with console.capture() as captured:
@@ -147,3 +147,27 @@ def test_a_search_that_an_unknown_cause_disturbed_blames_no_programs() -> None:
     advice = activity_words.describe_busy_search(comparing(18), (spread, spread, spread))
     assert advice is not None and "programs" not in advice
     assert "by what is not known (the last run: its timed windows lie apart by ±30% of the step time)" in advice
+
+
+@pytest.mark.parametrize(
+    ("most", "plan"),
+    [
+        (24, "up to 10 validation runs choose the two trials to compare, then up to 7 pairs of runs compare them"),
+        (15, "up to 1 validation run chooses the two trials to compare, then up to 7 pairs of runs compare them"),
+        (14, "up to 7 pairs of runs decide"),
+    ],
+)
+def test_a_comparison_begins_with_its_plan(most: int, plan: str) -> None:
+    """`run 17 of at most 68` and `3 of at most 24 pairs` counted different things."""
+    study = comparing(most)
+    seven = study.spec.model_copy(update={"budget": Budget(max_trials=8, max_pairs=7)})
+    study = study.model_copy(update={"spec": seven})
+    assert activity_words.comparison_plan(study, []) == f"final comparison: {plan}"
+    later = activity_words.comparison_plan(study, with_validation_runs(3))
+    assert later == "final comparison, continued after 3 validation runs: up to 7 pairs of runs decide"
+
+
+def test_a_comparison_without_pairs_has_no_plan_of_pairs() -> None:
+    alone = comparing(0)
+    assert activity_words.comparison_plan(alone, []) == activity_words.activity(alone, [])
+    assert "pairs" not in activity_words.comparison_plan(comparing(4), [])

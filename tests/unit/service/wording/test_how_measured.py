@@ -83,13 +83,20 @@ def test_no_pair_is_named_whose_runs_are_not_at_hand() -> None:
     assert line.text.startswith("medians of all runs")
 
 
-OPEN = OpenVerdict(pairs=5, won_pairs=4, more_pairs=7, disturbed_runs=3)
+OPEN = OpenVerdict(pairs=5, won_pairs=4, more_pairs=7, disturbed_counted_runs=3)
 BUSY = BusyMachine(
     rests_on="pairs", runs=10, disturbed_runs=8, uneven_pairs=2, missing_runs=6, foreign_cpu_cores=1.3,
     programs=(ProgramLoad(name="python", cores=1.1),),
 )  # fmt: skip
 DISTURBED = FinalComparison(
-    candidates=(3,), pairs=5, disturbed_pairs=3, disturbed_runs=4, uneven_pairs=2, runs=14, gpu_seconds=1, ratios=RATIOS
+    candidates=(3,),
+    pairs=5,
+    disturbed_pairs=3,
+    disturbed_counted_runs=4,
+    uneven_pairs=2,
+    runs=14,
+    gpu_seconds=1,
+    ratios=RATIOS,
 )
 
 
@@ -144,9 +151,10 @@ def test_trials_that_were_also_run_again_are_candidates_or_documented_defaults()
     runs = {number: (measurement(1.0),) for number in (0, 1, 2, 3, 6)}
     answer = result(RATIOS, final_comparison=comparison)
     chosen = "trial 3 went into the pairs"
-    assert f"also run again: trials 2, 6 (candidates) and trial 1 (a documented default); {chosen}" in story(
-        answer, ResultRuns(validation_runs=runs)
-    )
+    named = f"also run again: trials 2, 6 (candidates) and trial 1 (a documented default); {chosen}"
+    assert f"{named}, as the fastest candidate by then" in story(answer, ResultRuns(validation_runs=runs))
+    far_behind = answer.model_copy(update={"speedup": None})
+    assert named in story(far_behind, ResultRuns(validation_runs=runs)), "none of them may be fast"
     del runs[2], runs[6]
     assert f"also run again: trial 1 (a documented default); {chosen}" in story(answer, ResultRuns((), runs))
 
@@ -177,7 +185,7 @@ def test_disturbed_runs_that_count_are_told_of_both_sides() -> None:
 def test_disturbed_runs_of_pairs_that_were_left_out_are_not_said_to_count() -> None:
     quiet, busy = measurement(1.0), measurement(1.0).model_copy(update={"disturbed": CAUSE, "cores_left": 0.6})
     stored = ResultRuns((), {3: (busy, quiet, quiet), 0: (quiet, quiet, quiet)})
-    left_out = DISTURBED.model_copy(update={"disturbed_pairs": 0, "disturbed_runs": 0})
+    left_out = DISTURBED.model_copy(update={"disturbed_pairs": 0, "disturbed_counted_runs": 0})
     answer = result(RATIOS, final_comparison=left_out)
     reasons = trust(study_of().model_copy(update={"result": answer}), stored)
     (reason,) = [reason for reason in reasons if CAUSE in reason.text]
@@ -194,13 +202,13 @@ SPREAD = "its timed windows lie apart by ±30% of the step time"
 def test_runs_that_an_unknown_cause_disturbed_are_not_blamed_on_other_programs(uneven: int) -> None:
     """A worker in a container sees no other program; then only the spread of a run shows a disturbance."""
     quiet, apart = measurement(1.0), measurement(1.0).model_copy(update={"disturbed": SPREAD})
-    left_out = DISTURBED.model_copy(update={"disturbed_pairs": 0, "disturbed_runs": 0, "uneven_pairs": uneven})
+    left_out = DISTURBED.model_copy(update={"disturbed_pairs": 0, "disturbed_counted_runs": 0, "uneven_pairs": uneven})
     answer = result(RATIOS, final_comparison=left_out)
     stored = ResultRuns((), {3: (apart, quiet, quiet), 0: (quiet, apart, quiet)})
     reasons = trust(study_of().model_copy(update={"result": answer}), stored)
     assert not [reason for reason in reasons if "other programs" in reason.text + reason.shown]
     assert "some of the validation runs were disturbed, none in the pairs that count" in [r.shown for r in reasons]
-    why = "2 more pairs were left out, because their two runs were not disturbed alike"
+    why = "2 more pairs were left out, because their two runs may have had unequal load"
     assert (why in [reason.text for reason in reasons]) == bool(uneven)
 
 
@@ -209,7 +217,7 @@ def test_a_machine_on_which_no_program_was_seen_is_busy_with_what_is_not_known(n
     unseen = BUSY.model_copy(update={"foreign_cpu_cores": None, "programs": (), "disturbed_runs": number})
     assert busy_cause(unseen) == "the runs that decide were disturbed; by what is not known"
     assert unseen.describe() == (
-        f"the machine was too busy to answer: {number} of 10 runs in pairs {verb} disturbed, as their timed windows show; by "
+        f"the machine was too busy to answer: {number} of 10 runs in pairs (left-out pairs included) {verb} disturbed, as their timed windows show; by "
         "what is not known; an answer takes 3 more pairs (6 runs) on a quiet machine"
     )
 

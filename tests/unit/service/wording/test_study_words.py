@@ -4,7 +4,7 @@ import pytest
 
 from shardtune.api_schemas.formatting import speed_in_words
 from shardtune.api_schemas.trials.trial import RunPurpose, TrialReason
-from shardtune.service.wording import study_words
+from shardtune.service.wording import change_words, study_words
 
 
 def test_every_kind_of_run_has_a_name_for_people():
@@ -34,4 +34,4 @@ def test_a_gain_that_rounds_to_nothing_is_not_printed_as_zero(gain, text):
         high_tokens_per_s_per_gpu=2.0,
         tests="micro_batch 8 instead of 1",
     )
-    assert study_words.expected_gain(reason) == f"expected gain {text}"
+    assert change_words.expected_gain(reason) == f"expected gain {text}"

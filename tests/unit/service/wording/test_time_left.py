@@ -132,6 +132,8 @@ def test_on_a_quiet_machine_fewer_pairs_may_decide():
     """A study on a quiet machine took 242 s more: three pairs decided it."""
     runs = RunCounts(3, 12.9, 0, None, mean_chosen_s=12.9)
     least, most = time_left.estimate(running(8), runs, 52.0).removeprefix("about ").split(" to ")
+    # Both ends have the unit of the second.
+    least = f"{least} {most.split()[-1]}" if least.isdecimal() else least
     assert 242 / 1.5 < seconds(least) < 242 * 1.5 and seconds(least) < seconds(most)
 
 
@@ -215,3 +217,23 @@ def test_so_many_pairs_left_out_as_end_the_comparison_are_the_most_that_are_expe
 
 def test_one_pair_left_out_of_one_does_not_promise_that_all_others_will_be():
     assert 0 < PairCounts(0, 1).expected_repeats(14, 24) < 14
+
+
+@pytest.mark.parametrize(
+    ("least_s", "most_s", "text"),
+    [
+        (180, 300, "about 3 to 5 min"),
+        (73, 120, "about 1 to 2 min"),
+        (50, 86, "about 50 to 86 s"),
+        (20, 120, "about 20 s to 2 min"),
+        (80, 95, "about 1 to 2 min"),
+        (170, 180, "about 3 min"),
+        (0, 80, "about 80 s"),
+        (2700, 6000, "about 45 min to 1 h 40 min"),
+        (5500, 6000, "about 1 h 32 min to 1 h 40 min"),
+        (0, 0, ""),
+    ],
+)
+def test_a_time_between_two_numbers_has_one_unit(least_s: float, most_s: float, text: str) -> None:
+    """`about 2 min to 3 min left` and `about 73 s to 2 min left` were said."""
+    assert time_left._about(least_s, most_s) == text

@@ -1,16 +1,19 @@
 """A verdict is withheld where most of its pairs ran under unequal load, and only there."""
 
+import json
 import math
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from shardtune.api_schemas.machines.conditions import Conditions, ProgramLoad
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig
 from shardtune.api_schemas.studies.final_comparison import Finalists
-from shardtune.api_schemas.studies.study_result import Verdict
+from shardtune.api_schemas.studies.study_result import FinalComparison, Verdict
+from shardtune.api_schemas.studies.verdicts import OpenVerdict
 from shardtune.tuner.verdict import disturbance, final_comparison, ranking
 from shardtune.tuner.verdict.comparison_blocks import Pair, ValidationRun
 from shardtune.tuner.verdict.final_comparison import RankingState
@@ -67,7 +70,7 @@ def test_pairs_under_equal_steady_load_count_but_a_gain_needs_one_without_any():
     assert (steady.speedup.pairs, steady.too_busy.disturbed_runs, steady.too_busy.uneven_pairs) == (7, 14, 0)
     mixed = result([(BUSY, BUSY)] * 6 + [EVEN])
     assert (mixed.verdict, mixed.too_busy) == (Verdict.CONFIRMED, None)
-    assert mixed.final_comparison.disturbed_runs == 12
+    assert mixed.final_comparison.disturbed_counted_runs == 12
 
 
 def test_even_pairs_decide_whatever_was_left_out():
@@ -182,3 +185,14 @@ def test_whether_a_pair_counts_does_not_depend_on_which_run_was_whose(loads, ran
     pairs = list(zip(loads[::2], loads[1::2], strict=False))
     swapped = [random.choice(((one, other), (other, one))) for one, other in pairs]
     assert [is_even(*pair) for pair in pairs] == [is_even(*pair) for pair in swapped]
+
+
+def test_a_stored_result_with_the_former_name_of_its_disturbed_runs_is_read() -> None:
+    """`final_comparison` and `too_busy` had different counts of the same name."""
+    stored = {"candidates": [3], "pairs": 7, "runs": 20, "gpu_seconds": 1.0, "disturbed_runs": 4}
+    assert FinalComparison.model_validate(stored).disturbed_counted_runs == 4
+    open_verdict = {"pairs": 7, "won_pairs": 6, "more_pairs": None, "disturbed_runs": 2}
+    read = OpenVerdict.model_validate_json(json.dumps(open_verdict))
+    assert read.disturbed_counted_runs == 2 and OpenVerdict.model_validate(read.model_dump()) == read
+    with pytest.raises(ValidationError):
+        FinalComparison.model_validate(stored | {"disturbed_run": 1})

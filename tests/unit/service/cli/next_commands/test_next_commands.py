@@ -50,9 +50,9 @@ def test_no_more_pairs_are_offered_than_a_study_may_have() -> None:
 def test_where_more_pairs_settle_nothing_the_command_is_named_and_a_quiet_machine_if_it_was_busy() -> None:
     changed = options(ranks=2, max_trials=5, memory_gib=1.5, allowed=ALLOWED, out=Path("o"))
     study, result = undecided(None)
-    assert result.undecided is not None and not result.undecided.disturbed_runs
-    for disturbed_runs, advice in ((0, "keep the baseline"), (3, "while nothing else uses this machine")):
-        open_verdict = result.undecided.model_copy(update={"disturbed_runs": disturbed_runs})
+    assert result.undecided is not None and not result.undecided.disturbed_counted_runs
+    for disturbed_counted_runs, advice in ((0, "keep the baseline"), (3, "while nothing else uses this machine")):
+        open_verdict = result.undecided.model_copy(update={"disturbed_counted_runs": disturbed_counted_runs})
         command = answer.next_command(study, result.model_copy(update={"undecided": open_verdict}), changed)
         assert command is not None and advice in command
         assert command.endswith(f"shardtune tune study.json --max-trials 5 --memory-gib 1.5 --ranks 2 --out o {AGAIN}")

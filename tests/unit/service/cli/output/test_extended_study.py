@@ -71,13 +71,13 @@ def test_the_last_pair_of_an_ended_comparison_is_not_printed_as_a_new_one(
     make_view: MakeView = partial(live_view, monkeypatch=monkeypatch) if is_live else LineView
     lines = lines_after_the_first(comparing, before, after, make_view=make_view)
     printed = [line for line in lines if line.startswith("pair")]
-    assert [line.partition(":")[0] for line in printed] == ["pair 3"]
+    assert [line.partition(":")[0] for line in printed] == ["pairs", "pair 3 of at most 24"]
     # The live table has only these lines in common with the plain ones.
     above_table: list[str] = []
     lines = ComparisonLines(above_table.append)
     lines.skip_earlier(comparing, before)
     lines.write_pairs(comparing, after)
-    assert [line.partition(":")[0] for line in above_table] == ["pair 3"]
+    assert [line.partition(":")[0] for line in above_table] == ["pairs", "pair 3 of at most 24"]
 
 
 @pytest.mark.parametrize("purpose", [RunPurpose.RESUME_CHECK, RunPurpose.SUSTAINED, RunPurpose.RECIPE, "whole steps"])

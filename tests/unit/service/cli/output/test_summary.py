@@ -41,7 +41,7 @@ def test_the_json_object_has_exactly_the_documented_keys() -> None:
     assert answer["speedup"] == {"value": 1.31, "ci95": [1.27, 1.35]}
     assert answer["final_comparison"] == {
         "number": 1, "candidates": [1, 2, 3, 4], "pairs": 8, "disturbed_pairs": 1, "runs": 22, "gpu_seconds": 190.0,
-        "uneven_pairs": 0, "disturbed_runs": 0
+        "uneven_pairs": 0, "disturbed_counted_runs": 0
     }  # fmt: skip
     assert answer["search_runs"] == {"measured": 9, "disturbed": 2}
     assert (answer["verdict"], answer["trials"]) == ("confirmed", {"complete": 7, "infeasible": 1})
@@ -56,7 +56,7 @@ def test_an_unconfirmed_challenger_is_the_candidate_and_the_baseline_is_best() -
 
 def test_an_undecided_verdict_says_what_would_settle_it_and_why_the_answer_can_be_believed() -> None:
     noisy = Speedup(value=1.65, ci95=(0.86, 5.81), pairs=7, ratios=(0.86, 1.5, 1.6, 1.65, 1.7, 2.0, 5.81))
-    settle = OpenVerdict(pairs=7, won_pairs=6, more_pairs=3, disturbed_runs=2)
+    settle = OpenVerdict(pairs=7, won_pairs=6, more_pairs=3, disturbed_counted_runs=2)
     beside = AgainstDefault(
         trial_number=2,
         description="DDP, micro batch 8",

@@ -13,6 +13,12 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
+def stated(number: float) -> str:
+    """Format a number as its user gave it: `400`, `0.5`, `1234567`."""
+    # The format `g` alone would round a number of more than six digits: 1.23457e+06.
+    return f"{number:.12g}"
+
+
 def listed(names: Sequence[str], conjunction: str = "and") -> str:
     """Return names as a list for a sentence, such as `DDP, FSDP1 and FSDP2`; empty if there are no names."""
     return f" {conjunction} ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))

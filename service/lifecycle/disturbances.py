@@ -9,19 +9,23 @@ from shardtune.api_schemas.trials.measurements import Measurement
 from shardtune.api_schemas.trials.trial import AttemptEnd, RunPurpose, TrialState
 from shardtune.db.queries import events, fingerprints, leases
 from shardtune.service.lifecycle.locked_run import LockedRun
-from shardtune.tuner.verdict import disturbance
+from shardtune.tuner.verdict import budget_left, disturbance
+from shardtune.tuner.verdict.budget_left import StudySpent
+from shardtune.tuner.verdict.whole_steps import WHOLE_STEP_BLOCK
 
 _JUDGED = (TrialState.COMPLETE, TrialState.PRUNED)
 """States of runs whose measurement was checked for disturbances."""
 _EXTENDED = (EventType.STUDY_EXTENDED,)
 
 
-def judge(session: Session, locked_run: LockedRun, measurement: Measurement) -> Measurement | Failure:
+def judge(
+    session: Session, locked_run: LockedRun, measurement: Measurement, spent: StudySpent
+) -> Measurement | Failure:
     """Check whether a run's measurement was disturbed. If the run must therefore be repeated, returns a failure. Else
     returns the measurement, with a mark if it is disturbed, and with the number of CPU cores that were left for the
     run's ranks.
 
-    The caller has locked the run.
+    The caller has locked the run. `spent`: what the study has spent, this run included.
     """
     study, repeat_limit = locked_run.study, locked_run.study.spec.budget.repeat_disturbed
     foreign = measurement.conditions.foreign_cpu_cores if measurement.conditions is not None else None
@@ -34,14 +38,8 @@ def judge(session: Session, locked_run: LockedRun, measurement: Measurement) -> 
     throttled = disturbance.throttling(measurement) if reason is None else None
     if reason is None and throttled is None:
         return measurement
-    # Repeats are bounded per run and per study: a machine that never gets quiet must not hold up a study.
     repeats_of_run = locked_run.ends.count(AttemptEnd.DISTURBED)
-    repeats_of_study = leases.count_attempts_by_end(session, study.id, AttemptEnd.DISTURBED)
-    complete_runs = sum(run.state is TrialState.COMPLETE for trial in locked_run.trials for run in trial.runs)
-    # Lowered clocks are what a sustained run is to show, and it is too long to be repeated.
-    may_repeat = locked_run.run.purpose != RunPurpose.SUSTAINED and disturbance.may_repeat(
-        repeat_limit, repeats_of_run, repeats_of_study, complete_runs, _discarded_in_a_row(session, locked_run)
-    )
+    may_repeat = _may_repeat(session, locked_run, repeats_of_run, spent)
     if reason is None:
         # Once: a GPU that is throttled again will be so in the owner's job.
         if may_repeat and repeats_of_run == 0:
@@ -52,6 +50,28 @@ def judge(session: Session, locked_run: LockedRun, measurement: Measurement) -> 
     if may_repeat or must_repeat:
         return Failure(kind=FailureKind.DISTURBED, message=reason, conditions=measurement.conditions)
     return measurement.model_copy(update={"disturbed": reason})
+
+
+def _may_repeat(session: Session, locked_run: LockedRun, repeats_of_run: int, spent: StudySpent) -> bool:
+    """Whether a disturbed run may be repeated under the budget of its study."""
+    study, run = locked_run.study, locked_run.run
+    # Lowered clocks are what a sustained run is to show, and it is too long to be repeated.
+    if run.purpose == RunPurpose.SUSTAINED:
+        return False
+    # The run that reaches a limit of GPU-seconds or time may exceed it, its repeats may not.
+    is_limited = run.purpose != RunPurpose.RECIPE and run.comparison_block != WHOLE_STEP_BLOCK
+    if is_limited and budget_left.shortage(study.spec.budget, spent, 0.0, study.cluster.world_size) is not None:
+        return False
+    # Repeats are bounded per run and per study: a machine that never gets quiet must not hold up a study.
+    repeats_of_study = leases.count_attempts_by_end(session, study.id, AttemptEnd.DISTURBED)
+    complete_runs = sum(each.state is TrialState.COMPLETE for trial in locked_run.trials for each in trial.runs)
+    return disturbance.may_repeat(
+        study.spec.budget.repeat_disturbed,
+        repeats_of_run,
+        repeats_of_study,
+        complete_runs,
+        _discarded_in_a_row(session, locked_run),
+    )
 
 
 def _discarded_in_a_row(session: Session, locked_run: LockedRun) -> int:

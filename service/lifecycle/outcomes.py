@@ -24,6 +24,7 @@ from shardtune.service.planning import study_plan, study_snapshot
 from shardtune.tuner import objective
 from shardtune.tuner.prediction import memory_gate
 from shardtune.tuner.verdict import disturbance, ranking
+from shardtune.tuner.verdict.budget_left import StudySpent
 from shardtune.tuner.verdict.winner import resume_check
 
 log = logging.getLogger(__name__)
@@ -132,7 +133,9 @@ def apply_end(session: Session, locked_run: LockedRun, reported_end: JudgedEnd, 
         assert locked_run.trials
     failure = reported_end.failure or _find_failure(session, locked_run, reported_end)
     if failure is None and reported_end.measurement is not None:
-        judged_measurement = disturbances.judge(session, locked_run, reported_end.measurement)
+        elapsed_s = (now - (study.started_at or study.created_at)).total_seconds()
+        spent = StudySpent(study.gpu_seconds + reported_end.gpu_seconds, elapsed_s)
+        judged_measurement = disturbances.judge(session, locked_run, reported_end.measurement, spent)
         if isinstance(judged_measurement, Failure):
             failure = judged_measurement
         else:

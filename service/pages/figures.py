@@ -1,6 +1,9 @@
 """Format numbers and knobs for a person, with units and only significant digits."""
 
+import re
 from datetime import datetime
+
+from markupsafe import Markup, escape
 
 from shardtune.api_schemas import formatting
 from shardtune.api_schemas.trials.measurements import compilation_details
@@ -10,6 +13,7 @@ from shardtune.service.wording.backend_words import backend_name
 from shardtune.service.wording.knob_words import knob_name
 
 _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
+_WITH_HYPHEN = re.compile(r"\S*\d[-–]\d\S*")
 
 
 def rate(value: float | None) -> str:
@@ -109,8 +113,14 @@ def sentence(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
+def unbroken(text: str) -> Markup:
+    """Mark dates and ranges of numbers, so that no line ends at their hyphens."""
+    return Markup(_WITH_HYPHEN.sub(r'<span class="nowrap">\g<0></span>', str(escape(text))))
+
+
 FILTERS = {
     "sentence": sentence,
+    "unbroken": unbroken,
     "tests": tests,
     "rate": rate,
     "memory": memory,

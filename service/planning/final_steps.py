@@ -52,13 +52,14 @@ def pairs_so_far(snapshot: StudySnapshot, finalists: Finalists) -> int:
 
 
 def budget_for_pairs(
-    snapshot: StudySnapshot, finalists: Finalists, budget: Budget, pairs: int, spent: StudySpent
+    snapshot: StudySnapshot, finalists: Finalists, budget: Budget, pairs: int, spent: StudySpent, wait_s: float = 0.0
 ) -> Budget:
-    """Raise the limits of a budget as far as pairs that are added to the present final comparison need it."""
+    """Raise the limits of a budget as far as pairs that are added to the present final comparison need it. `wait_s`:
+    seconds that their runs may wait for a quiet machine, beyond those that the study allowed before."""
     if not budget_left.is_limited(budget):
         return budget
     state = _ranking_state(snapshot, finalists)
-    return study_budget.with_room_for_pairs(snapshot, budget, finalists, state, pairs, spent)
+    return study_budget.with_room_for_pairs(snapshot, budget, finalists, state, pairs, spent, wait_s)
 
 
 def _ranking_state(snapshot: StudySnapshot, finalists: Finalists) -> final_comparison.RankingState:

@@ -15,6 +15,7 @@ from shardtune.api_schemas.formatting import counted
 from shardtune.api_schemas.studies.budget import FEWEST_PAIRS, Budget
 from shardtune.api_schemas.studies.final_comparison import Finalists
 from shardtune.api_schemas.studies.reasons import StudyReason
+from shardtune.api_schemas.studies.study_state import StudyPhase
 from shardtune.service.planning.study_snapshot import StudySnapshot
 from shardtune.tuner.verdict import budget_left, ranking
 from shardtune.tuner.verdict.budget_left import Shortage, StudySpent
@@ -55,9 +56,10 @@ def fitting_finalists(snapshot: StudySnapshot, field: Finalists, spent: StudySpe
     kept, short = field, _shortage_of_comparison(snapshot, field, spent)
     while len(kept.candidates) > 1 and _shortage_of_comparison(snapshot, kept, spent) is not None:
         kept = replace(kept, candidates=kept.candidates[:-1])
-    if short is None or kept is field:
+    if short is None or len(kept.members) == len(field.members):
         return field
-    left_out = counted(len(field.candidates) - len(kept.candidates), "slowest candidate")
+    # A documented default runs again with the other defaults, although it is no candidate any more.
+    left_out = counted(len(field.members) - len(kept.members), "slowest candidate")
     note = f"{short.limit} leaves {short.left} for the final comparison: its {left_out} did not run again"
     return replace(kept, notes=(*kept.notes, note))
 
@@ -99,26 +101,53 @@ def why_no_check(snapshot: StudySnapshot, spent: StudySpent) -> str | None:
 
 
 def with_room_for_pairs(
-    snapshot: StudySnapshot, budget: Budget, field: Finalists, state: RankingState, pairs: int, spent: StudySpent
+    snapshot: StudySnapshot,
+    budget: Budget,
+    field: Finalists,
+    state: RankingState,
+    pairs: int,
+    spent: StudySpent,
+    wait_s: float = 0.0,
 ) -> Budget:
     """Raise the limits of a budget as far as added pairs need it: to what is spent, and what the pairs and the checks of
-    the answer should take, with one pair to spare.
+    the answer should take, with one pair to spare. Pairs that were added before and have not run yet keep their room.
 
-    `state`: progress of the final comparison to which the pairs are added.
+    `state`: progress of the final comparison to which the pairs are added. `wait_s`: seconds that their runs may wait for a
+    quiet machine, beyond those that the study allowed before.
     """
-    history, paired = snapshot.history, {state.baseline, state.challenger}
-    usual_s = budget_left.usual_run_s(history) or 0.0
-    if state.challenger is None:
-        runs = budget_left.fewest_runs(field, ranking.search_speeds(history))
-        choosing_s = max(0, runs - 2 * FEWEST_PAIRS - len(snapshot.validation_runs)) * usual_s
-        pair_s = 2 * usual_s
-    else:
-        choosing_s, pair_s = 0.0, budget_left.block_s(history, [trial for trial in paired if trial is not None])
-    # Runs differ in length, and what the last pair lacked would be a reason to ask again.
-    needed_s = choosing_s + (pairs + 1) * pair_s + budget_left.checks_s(history, snapshot.spec)
-    then, limits = spent.plus(needed_s, snapshot.cluster.world_size), dict[str, float]()
+    choosing_s, pair_s = _seconds_to_come(snapshot, field, state)
+    beside_s = choosing_s + budget_left.checks_s(snapshot.history, snapshot.spec)
+
+    def spent_after(count: int) -> StudySpent:
+        # Runs differ in length, and what the last pair lacked would be a reason to ask again.
+        return spent.plus(beside_s + (count + 1) * pair_s, snapshot.cluster.world_size)
+
+    ran = len(state.pairs) + len(state.uneven_pairs)
+    least = spent_after(max(pairs, field.fewest_pairs - ran))
+    # Pairs that the limit already allows run besides those that are added.
+    most = spent_after(max(0, budget.max_pairs - ran)) if snapshot.phase is StudyPhase.FINAL_COMPARISON else least
+    more = StudySpent(0.0, 0.0).plus(pairs * pair_s, snapshot.cluster.world_size)
+    limits = dict[str, float]()
     if budget.max_gpu_seconds is not None:
-        limits["max_gpu_seconds"] = max(budget.max_gpu_seconds, float(math.ceil(then.gpu_seconds)))
+        limits["max_gpu_seconds"] = _raised(
+            budget.max_gpu_seconds, more.gpu_seconds, (least.gpu_seconds, most.gpu_seconds)
+        )
     if budget.max_wall_seconds is not None:
-        limits["max_wall_seconds"] = max(budget.max_wall_seconds, float(math.ceil(then.elapsed_s)))
+        needed = (least.elapsed_s + wait_s, most.elapsed_s + wait_s)
+        limits["max_wall_seconds"] = _raised(budget.max_wall_seconds, more.elapsed_s + wait_s, needed)
     return budget.model_copy(update=limits)
+
+
+def _seconds_to_come(snapshot: StudySnapshot, field: Finalists, state: RankingState) -> tuple[float, float]:
+    """Seconds of the runs that still choose the challenger of a final comparison, and of one pair."""
+    history, usual_s = snapshot.history, budget_left.usual_run_s(snapshot.history) or 0.0
+    if state.challenger is not None:
+        return 0.0, budget_left.block_s(history, (state.baseline, state.challenger))
+    runs = budget_left.fewest_runs(field, ranking.search_speeds(history))
+    return max(0, runs - 2 * FEWEST_PAIRS - len(snapshot.validation_runs)) * usual_s, 2 * usual_s
+
+
+def _raised(limit: float, more: float, needed: tuple[float, float]) -> float:
+    """Raise a limit by `more`, to at least and at most these amounts. It is never lowered."""
+    least, most = needed
+    return max(limit, float(math.ceil(least)), float(math.ceil(min(limit + more, most))))

@@ -110,7 +110,7 @@ def estimate(
         minutes=None if hours is None else Range(low=60 * hours.low, high=60 * hours.high),
         gpu_hours=None if hours is None else Range(low=world * hours.low, high=world * hours.high),
         expected_gain=_gain(forecast),
-        stops=tuple(_stops(budget, cluster, considered)),
+        stops=(*_stops(budget, cluster, considered), *_too_little(budget, cluster, plan, forecast)),
         basis=(
             "an estimate from the budget and predicted step times, not a measurement: "
             f"{_START_S[cluster.device]:.0f} s to start and end a run, {_COMPILE_S.low:.0f} to {_COMPILE_S.high:.0f} s more "
@@ -186,6 +186,25 @@ def _hours(
     return Range(low=(whole.low + beside.low) / 3600, high=(whole.high + beside.high) / 3600)
 
 
+def _timed(forecast: CostPredictions) -> list[Prediction]:
+    return [prediction for prediction in (*forecast.fastest, *forecast.baselines) if prediction.speed is not None]
+
+
+def _too_little(budget: Budget, cluster: Cluster, plan: PlanOf, forecast: CostPredictions) -> list[str]:
+    """Return a warning that the limits of GPU-seconds and time leave too little for the quickest verdict: a trial of the
+    baseline, one of a candidate, and the fewest pairs. Empty if they leave enough, or it is not known."""
+    times = [_START_S[cluster.device] + ForeseenRun.of(run, plan).seconds(shortest=True) for run in _timed(forecast)]
+    if not times:
+        return []
+    least_s, pairs = (2 + 2 * quiet_test.FEWEST_PAIRS) * min(times), quiet_test.FEWEST_PAIRS
+    if _limited(Range(low=least_s, high=least_s), budget, cluster.world_size).low == least_s:
+        return []
+    return [
+        f"these limits are likely to leave the study undecided: two trials and {pairs} pairs, the least that can confirm a gain, take "
+        f"about {least_s:,.0f} s ({least_s * cluster.world_size:,.0f} GPU-seconds)"
+    ]
+
+
 def _limited(study: Range, budget: Budget, world: int) -> Range:
     """Reduce the estimated seconds of a study to what its limits of GPU-seconds and time allow."""
     limits = [
@@ -221,9 +240,9 @@ def _limits(budget: Budget) -> str:
     """Limits of GPU-seconds and time that a budget sets, for a sentence; empty if it sets none."""
     limits = []
     if budget.max_gpu_seconds is not None:
-        limits.append(f"{budget.max_gpu_seconds:,g} GPU-seconds (budget.max_gpu_seconds)")
+        limits.append(f"{budget.max_gpu_seconds:,.12g} GPU-seconds (budget.max_gpu_seconds)")
     if budget.max_wall_seconds is not None:
-        limits.append(f"{budget.max_wall_seconds:,g} seconds (budget.max_wall_seconds)")
+        limits.append(f"{budget.max_wall_seconds:,.12g} seconds (budget.max_wall_seconds)")
     return listed(limits, "or")
 
 
@@ -232,7 +251,7 @@ def _stops(budget: Budget, cluster: Cluster, considered: ConsideredPlan) -> list
         stops = [f"the search ends after {budget.max_trials} trials (budget.max_trials)"]
     elif budget.planned_gpu_hours is not None:
         stops = [
-            f"the search ends once the next trial costs more than it is expected to save in {budget.planned_gpu_hours:,g} "
+            f"the search ends once the next trial costs more than it is expected to save in {budget.planned_gpu_hours:,.12g} "
             f"GPU-hours (budget.planned_gpu_hours), or after {budget.most_trials} trials"
         ]
     else:

@@ -253,6 +253,8 @@ class _Step:
             kind=SystemStudyKind.SEARCH, retune_id=self.retune.id, challengers=initial_configs, warm_study_id=origin.id
         )
         assert self.study.fingerprint_key is not None
+        # It waits for windows and budgets of retunes, which are no fault of its own.
+        budget = origin.spec.budget.model_copy(update={"max_wall_seconds": None})
         notes = [f"guided by the trials of {origin.id}, which were measured earlier; their figures are not compared"]
         study = system_studies.add_system_study(
             self.session,
@@ -261,7 +263,7 @@ class _Step:
             self.study.fingerprint_key,
             self.study.baseline if with_incumbent else None,
             system_study,
-            origin.spec.budget,
+            budget,
             notes,
             self.now,
         )

@@ -9,7 +9,7 @@ from datetime import datetime
 
 from sqlalchemy.orm import Session
 
-from shardtune.api_schemas.studies.budget import MOST_PAIRS, Budget
+from shardtune.api_schemas.studies.budget import FEWEST_PAIRS, MOST_PAIRS, Budget
 from shardtune.api_schemas.studies.reasons import StudyReasonCode
 from shardtune.api_schemas.studies.study import Study
 from shardtune.api_schemas.studies.study_changes import Extension
@@ -32,6 +32,7 @@ from shardtune.service.process.context import Context
 from shardtune.service.studies.create_and_read import get_study, study_views
 from shardtune.service.workers import compatibility, registry
 from shardtune.tuner.search import stopping
+from shardtune.tuner.verdict import budget_left
 from shardtune.tuner.verdict.budget_left import StudySpent
 
 log = logging.getLogger(__name__)
@@ -105,7 +106,19 @@ def why_no_trials(study: Study, more: int, now: datetime) -> str | None:
     used_up = stopping.used_up(budget, trials, *spent)
     if used_up is None and study.reason_code in _LIMITS_REACHED:
         return study.reason
-    return used_up.sentence if used_up else None
+    return used_up.sentence if used_up else _why_no_room(study, budget, StudySpent(*spent))
+
+
+def _why_no_room(study: Study, budget: Budget, spent: StudySpent) -> str | None:
+    """Reason why another trial would leave too little of a budget for a new final comparison, by the runs of the last one;
+    None if there is room, or the study has run none."""
+    compared = study.result.final_comparison if study.result is not None else None
+    if compared is None or not compared.runs:
+        return None
+    ranks = study.cluster.world_size
+    needed_s = (1 + 2 * FEWEST_PAIRS) * compared.gpu_seconds / compared.runs / ranks
+    short = budget_left.shortage(budget, spent, needed_s, ranks)
+    return short and f"{short.limit} leaves too little for more trials and another comparison"
 
 
 def takes_pairs(study: StudyRow, more: int) -> bool:
@@ -237,7 +250,9 @@ def _add_pairs(row: StudyRow, snapshot: StudySnapshot, budget: Budget, more: Ext
     else:
         _add_to_running_pairs(row, more)
     if row.final_comparison is not None and row.final_comparison.needs_runs and more.add_pairs is not None:
-        budget = budget_for_pairs(snapshot, row.final_comparison, budget, more.add_pairs, spent)
+        budget = budget_for_pairs(
+            snapshot, row.final_comparison, budget, more.add_pairs, spent, more.wait_for_quiet_s or 0.0
+        )
     if row.phase is StudyPhase.DONE:
         _check_goes_on(row, snapshot, budget, more)
     return budget

@@ -79,5 +79,11 @@ def choices(plan: Plan) -> list[tuple[str, PlanRow | None, str]]:
     if plan.budget is not None:
         name = f"fastest within {money(plan, f'{plan.budget:,.0f}')}"
         rows.append((name, plan.fastest_in_budget, "no row is expected to cost so little"))
-    knees = (f"knee of {row.gpu} (beyond it, GPU-hours grow by more than a tenth)" for row in plan.knees)
-    return [*rows, *((name, row, "") for name, row in zip(knees, plan.knees, strict=True))]
+    return [*rows, *((_knee_name(plan, row), row, "") for row in plan.knees)]
+
+
+def _knee_name(plan: Plan, knee: PlanRow) -> str:
+    if any(row.gpu == knee.gpu and row.gpus > knee.gpus for row in plan.rows):
+        return f"knee of {knee.gpu} (beyond it, GPU-hours grow by more than a tenth)"
+    # More GPUs were not planned, so that nothing is known of them.
+    return f"knee of {knee.gpu} (the most in this plan; up to it, GPU-hours grow by less than a tenth)"

@@ -5,6 +5,7 @@ The module also extends the budget of a study that has ended.
 
 from collections.abc import Iterable, Sequence
 
+from shardtune.api_schemas.formatting import stated
 from shardtune.api_schemas.studies.budget import MOST_PAIRS, MOST_TRIALS, Budget
 from shardtune.api_schemas.studies.reasons import StudyReason, StudyReasonCode
 from shardtune.api_schemas.studies.study_changes import Extension
@@ -44,13 +45,13 @@ def used_up(budget: Budget, trials: int, gpu_seconds: float, wall_seconds: float
     if budget.max_gpu_seconds is not None and gpu_seconds >= budget.max_gpu_seconds:
         return _reason(
             StudyReasonCode.GPU_SECONDS_USED,
-            f"the budget of {budget.max_gpu_seconds:g} GPU-seconds is used",
+            f"the budget of {stated(budget.max_gpu_seconds)} GPU-seconds is used",
             f"{gpu_seconds:.0f}",
         )
     if budget.max_wall_seconds is not None and wall_seconds >= budget.max_wall_seconds:
         return _reason(
             StudyReasonCode.WALL_SECONDS_USED,
-            f"the budget of {budget.max_wall_seconds:g} seconds is used",
+            f"the budget of {stated(budget.max_wall_seconds)} seconds is used",
             f"{wall_seconds:.0f}",
         )
     return None
@@ -90,7 +91,7 @@ def _costs_more(reason: TrialReason, planned: float, finished: int) -> StudyReas
         return None
     return _reason(
         StudyReasonCode.COSTS_MORE,
-        f"the next trial is expected to save {saved:.2g} of the {planned:,g} GPU-hours planned, less than the {cost:.2g} "
+        f"the next trial is expected to save {saved:.2g} of the {planned:,.12g} GPU-hours planned, less than the {cost:.2g} "
         f"that it takes, after {finished} trials",
     )
 
@@ -147,7 +148,9 @@ def extend_budget(budget: Budget, extension: Extension, trials: int, gpu_seconds
         if added is None:
             continue
         if limit is None:
-            raise ValueError(f"add_{unit} ({added:g}): the study's budget has no max_{unit} to raise; leave it out")
+            raise ValueError(
+                f"add_{unit} ({stated(added)}): the study's budget has no max_{unit} to raise; leave it out"
+            )
         # A limit may have been overrun by the trials that ran when it was reached.
         values[f"max_{unit}"] = max(limit, used) + added
     return Budget(**values)

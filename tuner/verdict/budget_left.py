@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from statistics import median
 from typing import NamedTuple
 
+from shardtune.api_schemas.formatting import stated
 from shardtune.api_schemas.studies.budget import FEWEST_PAIRS, Budget
 from shardtune.api_schemas.studies.final_comparison import Finalists
 from shardtune.api_schemas.studies.reasons import StudyReasonCode
@@ -64,22 +65,27 @@ def shortage(budget: Budget, spent: StudySpent, needed_s: float, ranks: int) -> 
     if most_gpu_s is not None and _exceeds(spent.gpu_seconds, needed_s * ranks, most_gpu_s):
         return Shortage(
             StudyReasonCode.GPU_SECONDS_USED,
-            f"budget.max_gpu_seconds ({most_gpu_s:g})",
-            f"{max(0.0, most_gpu_s - spent.gpu_seconds):,.0f} GPU-seconds",
-            f"{needed_s * ranks:,.0f}",
+            f"budget.max_gpu_seconds ({stated(most_gpu_s)})",
+            *_amounts(most_gpu_s - spent.gpu_seconds, needed_s * ranks, " GPU-seconds", ""),
         )
     if most_s is not None and _exceeds(spent.elapsed_s, needed_s, most_s):
         return Shortage(
             StudyReasonCode.WALL_SECONDS_USED,
-            f"budget.max_wall_seconds ({most_s:g})",
-            f"{max(0.0, most_s - spent.elapsed_s):,.0f} s",
-            f"{needed_s:,.0f} s",
+            f"budget.max_wall_seconds ({stated(most_s)})",
+            *_amounts(most_s - spent.elapsed_s, needed_s, " s", " s"),
         )
     return None
 
 
 def _exceeds(spent: float, needed: float, limit: float) -> bool:
     return spent >= limit or spent + needed > limit
+
+
+def _amounts(left: float, needed: float, left_unit: str, needed_unit: str) -> tuple[str, str]:
+    """Write the rest of a limit and what runs need with as few decimals as tell the two apart."""
+    left = max(0.0, left)
+    digits = next((digits for digits in (0, 1, 2) if f"{left:,.{digits}f}" != f"{needed:,.{digits}f}"), 0)
+    return f"{left:,.{digits}f}{left_unit}", f"{needed:,.{digits}f}{needed_unit}"
 
 
 def usual_run_s(history: Sequence[Observation], trials: Collection[int] | None = None) -> float | None:

@@ -130,3 +130,13 @@ def test_the_form_alone_computes_nothing(quick_client):
     assert "choose “Plan”" in text and "<tbody>" not in text
     rejected = quick_client.post("/plans", data=FORM, headers=HTML)
     assert rejected.status_code == 403, "a form of another site"
+
+
+def test_no_date_of_a_choice_is_broken_and_no_knee_is_claimed_beyond_the_plan(quick_client):
+    """On a telephone `2026-12-` ended a line. With all numbers equally efficient, nothing is known beyond the last."""
+    answer = quick_client.get("/plans", params=FORM, headers=HTML).text
+    choices = answer.split('<dl class="facts">')[1].split("</dl>")[0]
+    plain = re.sub(r'<span class="nowrap">[^<]*</span>', "", choices)
+    assert not re.search(r"<d[dt]>[^<]*\d{4}-\d\d-\d\d", plain), plain
+    assert "the most in this plan; up to it, GPU-hours grow by less than a tenth" in choices
+    assert "beyond it, GPU-hours grow by more than a tenth" not in choices

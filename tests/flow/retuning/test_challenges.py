@@ -191,3 +191,13 @@ def test_replicas_and_repeated_steps_make_one_challenge_and_one_outcome(client):
     assert client.get(f"/v1/retunes/{retune_id}").json()["outcome"] == "kept"
     assert decisions(client, best(client)["target_key"]) == ["renewed", "proposed"]
     assert len(client.get("/v1/studies").json()["studies"]) == 2
+
+
+def test_the_search_of_a_retune_keeps_the_gpu_seconds_of_its_origin_and_not_its_time(quick_client):
+    """A retune waits for windows and budgets: the time of its search would be used up before its first pair."""
+    lab = Lab(quick_client)
+    lab.tune(budget={"max_trials": 4, "max_gpu_seconds": 400, "max_wall_seconds": 3600}, **TWO_BACKENDS)
+    lab.fingerprint, lab.speed = CHANGED, ddp_is_fastest
+    actual, _ = lab.retune()
+    budget = lab.study(actual["search_study_id"])["spec"]["budget"]
+    assert (budget["max_gpu_seconds"], budget["max_wall_seconds"]) == (400, None)

@@ -3,6 +3,7 @@
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
+from math import ceil
 from urllib.parse import urlencode
 
 from shardtune.api_schemas.formatting import counted
@@ -18,6 +19,7 @@ from shardtune.service.studies import extension
 from shardtune.service.wording import own_baseline
 from shardtune.service.wording.more_pairs import more_pairs
 from shardtune.tuner.prediction import catalogue
+from shardtune.tuner.search import stopping
 
 QUIET_WAIT_MINUTES = 30
 """Maximum total minutes for which the runs of a study that is repeated wait for a quiet machine, because the machine
@@ -26,6 +28,12 @@ _WAIT = (("wait_minutes", str(QUIET_WAIT_MINUTES)),)
 _WAIT_WORDS = f" --wait-for-quiet-s {60 * QUIET_WAIT_MINUTES}"
 """Words of `shardtune studies extend` that do the same as the hidden field `_WAIT`."""
 _MORE_TRIALS = 10
+_ENDED_BY_LIMIT = (
+    StudyReasonCode.GPU_SECONDS_USED,
+    StudyReasonCode.WALL_SECONDS_USED,
+    StudyReasonCode.NO_AGREEMENT,
+)
+"""Reasons for which a study fails if a limit of its budget leaves its search too few trials."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +75,7 @@ def next_step(study: Study, recommended: Recommended | None, fresh: StudyFreshne
             "The service started this study, and has recorded its outcome.", "See the schedules", "/schedules"
         )
     if study.result is None:
-        return _without_answer(study, link)
+        return _limit_to_raise(study, now) or _without_answer(study, link)
     if recommended is not None and (again := _being_measured_again(recommended)) is not None:
         return again
     # An open verdict comes first: who approves it gives training jobs what may be noise.
@@ -119,6 +127,26 @@ def _unused_answer(recommended: Recommended, link: str) -> NextStep | None:
         return None
     text = f"Training jobs do not get this answer: it was {recommended.state}. Run the study again for another."
     return NextStep(text, "Run again", action=f"{link}/rerun")
+
+
+def _limit_to_raise(study: Study, now: datetime) -> NextStep | None:
+    """Return the next step for a study that failed because its limit of GPU-seconds or time was used up before it had an
+    answer; None for other studies."""
+    budget, end = study.spec.budget, study.finished_at or now
+    if study.state is not StudyState.FAILED or study.model_summary is None or study.reason_code not in _ENDED_BY_LIMIT:
+        return None
+    elapsed_s = (end - (study.started_at or study.created_at)).total_seconds()
+    reason = stopping.used_up(budget, sum(study.trials.values()), study.gpu_seconds, elapsed_s)
+    used_up = {
+        StudyReasonCode.GPU_SECONDS_USED: ("gpu", budget.max_gpu_seconds, study.gpu_seconds),
+        StudyReasonCode.WALL_SECONDS_USED: ("wall", budget.max_wall_seconds, 0.0),
+    }
+    if reason is None or reason.code not in used_up:
+        return None
+    unit, limit, spent = used_up[reason.code]
+    more = ceil(max(limit or 0.0, spent))
+    text = "Raise its limit, here by what it has used: it goes on from its trials. Run again, it would end in the same way."
+    return NextStep(text, command=f"shardtune studies extend {study.study_id} --add-{unit}-seconds {more}")
 
 
 def _without_answer(study: Study, link: str) -> NextStep:

@@ -217,16 +217,18 @@ def test_a_cancelled_study_is_run_again_and_not_extended(answer: StudyResult) ->
     [
         (Budget(), {"reason_code": StudyReasonCode.ALL_TRIED}, 0),
         (Budget(max_gpu_seconds=100), {"gpu_seconds": 101}, 0),
+        # The service rejects trials that would leave too little for their comparison, as 15 runs of 10 GPU-seconds.
+        (Budget(max_gpu_seconds=240), {"gpu_seconds": 99}, 0),
         (Budget(max_wall_seconds=600), {}, 1),
         (Budget(max_trials=MOST_TRIALS), {}, 0),
     ],
-    ids=["exhausted", "GPU-seconds", "wall seconds", "most trials"],
+    ids=["exhausted", "GPU-seconds", "no comparison", "wall seconds", "most trials"],
 )
 def test_trials_are_not_offered_where_the_search_would_not_go_on(budget: Budget, changes: Any, hours: float) -> None:
     study = answered(KEPT, budget, **changes)
     step = step_of(study, hours=hours)
     assert "Train on as you do today" in step.text and not step.action and not step.command
-    raised = answered(KEPT, Budget(max_gpu_seconds=100, max_wall_seconds=600), gpu_seconds=99)
+    raised = answered(KEPT, Budget(max_gpu_seconds=250, max_wall_seconds=600), gpu_seconds=99)
     assert step_of(raised).fields == (("add_trials", "10"),)
 
 
@@ -370,3 +372,16 @@ def test_an_answer_is_fresh_by_a_worker_that_need_not_be_live() -> None:
     ended = OfferedMachine("gone", None, datetime(2026, 1, 1, tzinfo=UTC), study.cluster, FINGERPRINT)
     fresh = freshness.of(study, [ended])
     assert (fresh.word, "live or not" in fresh.why) == ("fresh", True)
+
+
+def test_a_study_that_failed_for_its_limit_is_told_to_raise_it_and_not_to_run_again() -> None:
+    limited = {"state": StudyState.FAILED, "result": None, "reason_code": StudyReasonCode.NO_AGREEMENT}
+    study = answered(KEPT, Budget(max_gpu_seconds=70, max_trials=6), gpu_seconds=128.4, **limited)
+    step = step_of(study)
+    assert step.command == "shardtune studies extend study-1 --add-gpu-seconds 129" and not step.action
+    late = answered(KEPT, Budget(max_wall_seconds=600), **limited)
+    assert step_of(late, hours=1).command == "shardtune studies extend study-1 --add-wall-seconds 600"
+    early = late.model_copy(update={"finished_at": late.created_at + timedelta(seconds=60)})
+    assert step_of(early, hours=1).action == "/studies/study-1/rerun"
+    other = answered(KEPT, Budget(max_gpu_seconds=700), gpu_seconds=128.4, **limited)
+    assert step_of(other).action == "/studies/study-1/rerun"

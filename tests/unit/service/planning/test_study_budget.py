@@ -187,3 +187,31 @@ def test_added_pairs_raise_the_limits_by_what_they_should_take_and_one_to_spare(
     ample = Budget(max_gpu_seconds=1e6, max_wall_seconds=40.0)
     raised = budget_for_pairs(snapshot, field, ample, 5, StudySpent(70.0, 35.0))
     assert (raised.max_gpu_seconds, raised.max_wall_seconds) == (1e6, 35.0 + 6 * 10.0)
+
+
+def test_pairs_that_were_added_before_and_have_not_run_keep_their_room() -> None:
+    _, snapshot, _ = played(searched((100.0, 60.0, 150.0), spent=30.0, max_gpu_seconds=82.0))
+    assert snapshot.final_comparison is not None
+    # Two pairs ran; five were added before, and five are added now.
+    field = replace(snapshot.final_comparison, fewest_pairs=12)
+    raised = budget_for_pairs(snapshot, field, snapshot.spec.budget, 5, StudySpent(70.0, 35.0))
+    assert raised.max_gpu_seconds == 70.0 + 11 * 20.0
+
+
+def test_time_to_wait_for_quiet_raises_the_limit_on_time_alone() -> None:
+    study = searched((100.0, 60.0, 150.0), spent=30.0, max_gpu_seconds=82.0, max_wall_seconds=41.0)
+    _, snapshot, _ = played(study)
+    snapshot = replace(snapshot, phase=StudyPhase.DONE)
+    assert snapshot.final_comparison is not None
+    raised = budget_for_pairs(
+        snapshot, snapshot.final_comparison, snapshot.spec.budget, 5, StudySpent(70.0, 35.0), wait_s=600.0
+    )
+    assert (raised.max_gpu_seconds, raised.max_wall_seconds) == (190.0, 35.0 + 60.0 + 600.0)
+
+
+def test_a_default_that_runs_again_is_no_candidate_that_was_left_out() -> None:
+    speeds = (100.0, 99.0, 130.0)
+    snapshot = searched(speeds, has_baseline=False, max_gpu_seconds=60.0)
+    (started, *_), _, result = played(snapshot)
+    assert isinstance(started, StartFinalComparison) and 1 in started.final_comparison.members
+    assert not any("did not run again" in note for note in result.notes)

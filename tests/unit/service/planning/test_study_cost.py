@@ -124,3 +124,12 @@ def test_what_cannot_be_predicted_is_not_stated(table: PredictionTable) -> None:
 )
 def test_every_limit_that_stops_a_study_is_named(table: PredictionTable, budget: Budget, text: str) -> None:
     assert any(text in stop for stop in estimate(table, budget).stops)
+
+
+def test_a_limit_below_the_quickest_verdict_says_that_it_leaves_the_study_undecided(table: PredictionTable) -> None:
+    def warns(budget: Budget) -> bool:
+        return any("likely to leave the study undecided" in text for text in estimate(table, budget).stops)
+
+    assert warns(Budget(max_gpu_seconds=36)) and warns(Budget(max_wall_seconds=60))
+    assert not warns(Budget()) and not warns(Budget(max_wall_seconds=3600)) and not warns(Budget(max_trials=2))
+    assert estimate(table, Budget(max_gpu_seconds=36), forecast=CostPredictions((), ())).stops

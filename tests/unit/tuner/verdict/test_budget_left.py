@@ -73,3 +73,10 @@ def test_runs_that_do_not_fit_are_told_the_limit(budget: Budget, spent: StudySpe
 def test_a_limit_that_is_reached_leaves_room_for_nothing() -> None:
     assert budget_left.shortage(Budget(max_gpu_seconds=400), StudySpent(399.0, 0.0), 0.0, 2) is None
     assert budget_left.shortage(Budget(max_gpu_seconds=400), StudySpent(400.0, 0.0), 0.0, 2) is not None
+
+
+def test_a_limit_is_stated_in_full_and_its_rest_beside_what_is_needed() -> None:
+    large = budget_left.shortage(Budget(max_gpu_seconds=1234567), StudySpent(1234560.0, 0.0), 20.0, 2)
+    assert large is not None and large.limit == "budget.max_gpu_seconds (1234567)"
+    close = budget_left.shortage(Budget(max_wall_seconds=100), StudySpent(0.0, 88.4), 12.4, 2)
+    assert close is not None and (close.left, close.needed) == ("11.6 s", "12.4 s")

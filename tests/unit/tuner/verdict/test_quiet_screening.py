@@ -87,3 +87,39 @@ def test_a_final_comparison_pairs_the_leader_after_one_block_on_a_quiet_machine(
     end = ranking_state(FIELD, searched, runs, 24, "s")
     assert end.challenger == 2 and end.is_settled_early
     assert {run.trial for run in runs[:5]} == {0, 1, 2, 3, 4} and {run.trial for run in runs[5:]} == {0, 2}
+
+
+def lost_studies(speed_of_run, studies=400):
+    """Fraction of studies whose fastest trial, 3, is eliminated at one look. `speed_of_run(draw, trial, time)`."""
+    draw, lost = random.Random(11), 0
+    for _ in range(studies):
+        columns = []
+        for number in range(2):
+            column = dict.fromkeys(range(5), 0.0)
+            for position, trial in enumerate(draw.sample(range(5), 5)):
+                column[trial] = speed_of_run(draw, trial, 5 * number + position)
+            columns.append(tuple(column.values()))
+        lost += 3 not in still_open(blocks_of(columns[1], searched=columns[0]))
+    return lost / studies
+
+
+@pytest.mark.parametrize("begin", [2, 7, 8])
+@pytest.mark.parametrize("change", [0.05, -0.05])
+def test_a_machine_that_changes_its_speed_in_the_middle_loses_no_gain_of_five_percent(change, begin):
+    """A change among the runs of a comparison is noise of that comparison, and keeps candidates open."""
+
+    def speed(draw, trial, time):
+        gain = math.log(1.05) if trial == 3 else 0.0
+        return math.exp(gain + draw.gauss(0, 0.002) + (change if time >= begin else 0.0))
+
+    assert lost_studies(speed) <= quiet_screening.ERROR
+
+
+def test_a_far_noisier_candidate_with_a_gain_of_five_percent_is_seldom_eliminated():
+    """All trials share one estimate of noise, which a single noisy one raises enough for itself."""
+
+    def speed(draw, trial, _time):
+        is_noisy = trial == 3
+        return math.exp(math.log(1.05) * is_noisy + draw.gauss(0, 0.05 if is_noisy else 0.003))
+
+    assert lost_studies(speed) <= quiet_screening.ERROR

@@ -16,7 +16,7 @@ from tests.support.values.synthetic_studies import study_of
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 CONFIG = TrialConfig(strategy=DdpConfig())
-PAIR = "pair 1: trial 7's 1,622 against the baseline's 880 tokens/s/GPU, 1.84x"
+PAIR = "pair 1 of at most 24: trial 7's 1,622 against the baseline's 880 tokens/s/GPU, 1.84x"
 
 
 def comparing(repeat_disturbed: float = 0.5) -> Study:

@@ -6,8 +6,9 @@ from pydantic import model_validator
 from shardtune.api_schemas.knobs import declarations
 from shardtune.api_schemas.strategies.base import Checkpointing, GradSync, checkpointing_words
 from shardtune.api_schemas.strategies.ddp import DdpConfig
-from shardtune.api_schemas.strategies.fields import activation_offload, memory_budget, mlp_slices
+from shardtune.api_schemas.strategies.fields import activation_offload, memory_budget, mlp_slices, selective_keeps
 from shardtune.api_schemas.strategies.fields.offload import Offload
+from shardtune.api_schemas.strategies.fields.selective_keeps import SelectiveKeeps
 from shardtune.api_schemas.strategies.fsdp1 import Fsdp1Config
 from shardtune.api_schemas.strategies.fsdp2 import Fsdp2Config
 from shardtune.api_schemas.strategies.loss_fields import LossFields
@@ -26,6 +27,7 @@ __all__ = [
     "Loss",
     "NumaBinding",
     "Offload",
+    "SelectiveKeeps",
     "Strategy",
     "TrialConfig",
     "ZeroConfig",
@@ -39,6 +41,7 @@ class TrialConfig(LossFields):
     @model_validator(mode="after")
     def _legal(self) -> "TrialConfig":
         self.strategy.check_blocks(self.activation_checkpointing, self.compile)
+        selective_keeps.check(self.selective_keeps, self.activation_checkpointing)
         compiling_field = "compile" if self.compile else "deepcompile" if self.strategy.compiles else None
         if self.activation_offload:
             activation_offload.check(self.activation_checkpointing, compiling_field, self.strategy.stages)

@@ -10,7 +10,7 @@ from shardtune.api_schemas.training.workload import Precision, Workload
 
 Checkpointing = Literal["none", "selective", "full"]
 """Activation checkpointing of the model's repeated blocks. `selective` keeps the results of matrix products and
-attention and recomputes the rest (PyTorch's selective activation checkpointing, the policy torchtitan calls `op`);
+attention, or some of them (`selective_keeps`), and recomputes the rest (PyTorch's selective activation checkpointing);
 `full` keeps only each block's input."""
 
 _ORDINALS = {1: "1st", 2: "2nd", 3: "3rd"}

@@ -15,7 +15,7 @@ from shardtune.api_schemas.strategies import (
     ragged_support,
     tensor_parallel,
 )
-from shardtune.api_schemas.strategies.fields import memory_budget, mlp_slices
+from shardtune.api_schemas.strategies.fields import memory_budget, mlp_slices, selective_keeps
 from shardtune.api_schemas.strategies.recipe_support import float8_support, fp16_support, lora_support
 from shardtune.api_schemas.training import quantization
 from shardtune.api_schemas.training.adapters import quantization_of
@@ -50,6 +50,7 @@ def check(config: TrialConfig, cluster: Cluster, workload: Workload, model: Mode
     losses.check(config.loss, model)
     mlp_slices.check_training(config.mlp_slices, config.backend, model, workload.float8, workload.adapter)
     memory_budget.check_training(config.activation_memory_budget, model, workload.float8, workload.adapter)
+    selective_keeps.check_training(config.selective_keeps, model, workload.attention, workload.float8, workload.adapter)
     if isinstance(strategy, Fsdp2Config):
         expert_parallel.check(strategy.expert_parallel, strategy.dp_shard, strategy.tensor_parallel)
     if stages > 1:

@@ -13,6 +13,7 @@ from shardtune.api_schemas.strategies.fields.activation_offload import ACTIVATIO
 from shardtune.api_schemas.strategies.fields.common_knobs import IN_ENVIRONMENT, NO_SETTING
 from shardtune.api_schemas.strategies.fields.memory_budget import ACTIVATION_MEMORY_BUDGET
 from shardtune.api_schemas.strategies.fields.mlp_slices import MLP_SLICES
+from shardtune.api_schemas.strategies.fields.selective_keeps import SELECTIVE_KEEPS, SelectiveKeeps
 from shardtune.api_schemas.strategies.fsdp1 import Fsdp1Config
 from shardtune.api_schemas.strategies.fsdp2 import Fsdp2Config
 from shardtune.api_schemas.strategies.zero import ZeroConfig
@@ -91,7 +92,7 @@ class TrialFields(Schema):
             },
             values_text="`none`, `full`; `selective` except at ZeRO stage 3: gathers within a block differ in recomputation, so "
             "a baseline with both is rejected",
-            upstream="`torch.utils.checkpoint` on each block; `selective` is torchtitan's policy `op`",
+            upstream="`torch.utils.checkpoint` on each block; `selective` has the policy of `selective_keeps`",
         ),
     ] = "none"
     checkpoint_every: Annotated[
@@ -118,6 +119,11 @@ class TrialFields(Schema):
     ] = Field(default=1, ge=1)
     """Distance between checkpointed blocks: 1 means every block is checkpointed, 2 every second one, counted from the
     first. A larger value recomputes less in backward and uses more memory."""
+    selective_keeps: Annotated[SelectiveKeeps, SELECTIVE_KEEPS, Since(2)] = "products"
+    """Results that selective checkpointing keeps from forward to backward. `products`: of all matrix products and
+    attention. `second_products`: of attention, and of the first, the third, and every further second matrix product of
+    a block. `attention`: of attention alone. Backward computes the rest again, so keeping fewer results needs less memory
+    and more time."""
     activation_offload: Annotated[bool, ACTIVATION_OFFLOAD, Since(2)] = False
     """Whether the inputs of fully checkpointed blocks are moved to host memory between forward and backward. It frees
     layers × tokens × width values on the device. It needs as much host memory, and two copies over the bus per micro

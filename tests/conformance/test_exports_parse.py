@@ -21,7 +21,8 @@ from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import DdpConfig, Fsdp1Config, Fsdp2Config, Offload, TrialConfig, ZeroConfig
 from shardtune.api_schemas.training.workload import PRECISIONS, Workload
 from shardtune.api_schemas.trials.leases import TrialTask
-from shardtune.tuner.export import files, snippet
+from shardtune.tuner.export import files
+from shardtune.tuner.export.backends import selective
 from shardtune.workers.blocks import checkpointing
 from tests.support.values.synthetic_studies import contender_of, study_of
 
@@ -239,4 +240,8 @@ def test_the_script_checkpoints_the_blocks_that_the_ranks_do() -> None:
 
 
 def test_the_script_keeps_the_operators_that_the_ranks_keep() -> None:
-    assert [f"{name}.default" for name in snippet.SAVED_OPERATORS] == list(checkpointing._SAVED_NAMES)
+    assert {f"{name}.default" for name in selective.SAVED_OPERATORS} == {*checkpointing._SAVED_NAMES}
+    ours = {"PRODUCTS": checkpointing._PRODUCTS, "_ATTENTION": checkpointing._ATTENTION}
+    for names, operators in ours.items():
+        packets = (getattr(torch.ops.aten, name, None) for name in getattr(selective, names))
+        assert {packet.default for packet in packets if packet is not None} == operators

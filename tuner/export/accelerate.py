@@ -5,10 +5,9 @@ from typing import Any
 
 import yaml
 
-from shardtune.api_schemas.strategies.base import checkpointing_words
 from shardtune.tuner.export import adapters, context, environment, losses, optimizers, sample_lengths
 from shardtune.tuner.export.backends import activation_offload as offload
-from shardtune.tuner.export.backends import common, memory_budget, mlp_slices
+from shardtune.tuner.export.backends import common, memory_budget, mlp_slices, selective
 from shardtune.tuner.export.backends.record import AccelerateParts
 from shardtune.tuner.export.backends.registry import BACKENDS, Backends
 from shardtune.tuner.export.precision import float8, loss_scale
@@ -140,7 +139,7 @@ def _script_lines(source: ExportSource, parts: AccelerateParts) -> list[str]:
         name = "activation_checkpointing_enable" if offloads else "gradient_checkpointing_enable"
         lines += [] if parts.checkpoints else [f"model.{name}({offloads})"]
     elif config.activation_checkpointing != "none":
-        words = checkpointing_words(config.activation_checkpointing, config.checkpoint_every) + offload.words(source)
+        words = selective.words(source) + offload.words(source)
         instruction = "take `checkpointed`, its dependencies and its loop from train_snippet.py"
         lines.append(f"{words}: {f'see {source.shown_in}' if source.study.spec.model.is_own else instruction}")
     lines += optimizers.own_note(source, "your script")

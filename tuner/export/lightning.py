@@ -4,10 +4,9 @@ arguments."""
 from typing import Any
 
 from shardtune.api_schemas.strategies import ZeroConfig
-from shardtune.api_schemas.strategies.base import checkpointing_words
 from shardtune.tuner.export import adapters, environment, losses, optimizers, sample_lengths
 from shardtune.tuner.export.backends import activation_offload as offload
-from shardtune.tuner.export.backends import memory_budget, mlp_slices
+from shardtune.tuner.export.backends import memory_budget, mlp_slices, selective
 from shardtune.tuner.export.backends.registry import BACKENDS, Backends
 from shardtune.tuner.export.precision import float8, loss_scale
 from shardtune.tuner.export.quoting import in_docstring
@@ -82,7 +81,7 @@ def _notes(source: ExportSource) -> tuple[str, ...]:
     lines = [f"micro batch: the data loader's batch size must be {source.config.micro_batch}"]
     config = source.config
     if config.activation_checkpointing != "none":
-        words = checkpointing_words(config.activation_checkpointing, config.checkpoint_every)
+        words = selective.words(source)
         lines.append(f"activation_checkpointing: apply it ({words}) in your module: see {source.shown_in}")
     lines += offload.lightning_notes(source)
     lines += mlp_slices.lightning_notes(source)

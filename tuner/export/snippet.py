@@ -13,7 +13,7 @@ from shardtune.tuner.export import (
     tensor,
 )
 from shardtune.tuner.export.backends import activation_offload as offload
-from shardtune.tuner.export.backends import memory_budget, mlp_slices
+from shardtune.tuner.export.backends import memory_budget, mlp_slices, selective
 from shardtune.tuner.export.backends.common import prepare_blocks
 from shardtune.tuner.export.backends.record import SnippetParts
 from shardtune.tuner.export.backends.registry import BACKENDS, Backends
@@ -23,22 +23,6 @@ from shardtune.tuner.export.precision import float8, quantization
 from shardtune.tuner.export.quoting import in_docstring, literal, remark
 from shardtune.tuner.export.source import ExportSource, torch_dtype
 from shardtune.tuner.export.templates import fill, indent
-
-SAVED_OPERATORS = (
-    "mm",
-    "addmm",
-    "bmm",
-    "baddbmm",
-    "_grouped_mm",
-    "_scaled_dot_product_efficient_attention",
-    "_scaled_dot_product_flash_attention",
-    "_scaled_dot_product_flash_attention_for_cpu",
-    "_scaled_dot_product_cudnn_attention",
-    "_scaled_dot_product_attention_math",
-    "_scaled_dot_product_fused_attention_overrideable",
-)
-"""Operators whose results selective checkpointing keeps, as in `workers.rank.model.checkpointing`; a test compares
-the two lists."""
 
 _UPLOAD = ".pin_memory().to(device, non_blocking=True)"
 """Source of the copy of a micro batch to the GPU. It pins the memory first, as a copy from pageable memory ends with a
@@ -158,8 +142,7 @@ def _standard_imports(source: ExportSource, parts: SnippetParts) -> str:
     names = ["argparse", "json", "os", *parts.standard]
     names += ["sys", "time"] if source.on_cpu else []
     names += ["gc"] if source.config.gc_every else []
-    is_selective = source.config.activation_checkpointing == "selective"
-    names += ["functools"] if is_selective else []
+    names += selective.standard(source)
     names += offload.standard(source)
     names += tensor.STANDARD if tensor.is_split(source) else []
     return "\n".join(f"import {name}" for name in sorted({*names}))
@@ -171,7 +154,7 @@ def _imports(source: ExportSource, parts: SnippetParts) -> str:
     named = [*parts.imports, *sample_lengths.imports(source)]
     if source.config.activation_checkpointing == "full":
         named.append("from torch.utils.checkpoint import checkpoint")
-    elif source.config.activation_checkpointing == "selective":
+    elif selective.is_used(source):
         named.append(
             "from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts"
         )
@@ -249,10 +232,10 @@ def _helpers(source: ExportSource, parts: SnippetParts) -> str:
     mode, checkpointing = source.config.activation_checkpointing, ""
     if source.config.activation_offload:
         checkpointing = offload.helpers(source)
+    elif selective.is_used(source):
+        checkpointing = selective.helpers(source)
     elif mode != "none":
-        kept = indent([f'"{name}",' for name in SAVED_OPERATORS], 8)
-        operators = {"kept": kept, "and_not": mlp_slices.unkept_products(source)} if mode == "selective" else {}
-        checkpointing = fill(f"checkpointing_{mode}", **operators)
+        checkpointing = fill(f"checkpointing_{mode}")
     shared = (
         losses.helpers(source, tensor.is_split(source))
         + context.helpers(source)

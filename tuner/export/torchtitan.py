@@ -10,7 +10,7 @@ from shardtune.api_schemas.strategies import Fsdp2Config, Strategy, TrialConfig
 from shardtune.api_schemas.strategies.losses import DEFAULT_CHUNK
 from shardtune.api_schemas.training.model_presets import preset_config, preset_sources
 from shardtune.tuner.export import adapters, context, environment, losses, optimizers, sample_lengths
-from shardtune.tuner.export.backends import common
+from shardtune.tuner.export.backends import common, selective
 from shardtune.tuner.export.backends.record import ConsumerParts
 from shardtune.tuner.export.backends.registry import BACKENDS, Backends
 from shardtune.tuner.export.precision import float8
@@ -81,6 +81,9 @@ def render(source: ExportSource, backends: Backends = BACKENDS) -> Rendered:
         "gc_every": config.gc_every or _GC_EVERY,
         "compile": float8.torchtitan_compiles(source),
     }
+    if config.activation_checkpointing == "selective" and config.selective_keeps == "products":
+        # Its policy cannot keep all products of linear layers.
+        changes["selective_keeps"] = "second_products"
     if not _chunks_loss(source):
         changes |= {"loss": "full", "loss_chunk": DEFAULT_CHUNK}
     rendered_config = run_by(config, "torchtitan", **changes)
@@ -129,8 +132,7 @@ def _loss_chunks(source: ExportSource) -> tuple[int, int]:
 
 def _document(source: ExportSource, mesh: dict[str, Any], lossy: tuple[str, ...]) -> str:
     config = source.config
-    counts_blocks = config.activation_checkpointing == "full" and config.checkpoint_every > 1
-    policy = _policy(config)
+    policy, own = _policy(config), _own_policy(config)
     parallelism = {name: value for name, value in mesh.items() if name != "enable_cpu_offload"}
     return fill(
         FILE,
@@ -139,9 +141,9 @@ def _document(source: ExportSource, mesh: dict[str, Any], lossy: tuple[str, ...]
         torchrun_options=environment.torchrun_options(source),
         nodes=environment.nodes_note(source, ""),
         lossy=comment(lossy, "", in_docstring),
-        dataclass_import="from dataclasses import dataclass" if counts_blocks else "",
+        dataclass_import="from dataclasses import dataclass" if own else "",
         checkpointing_import=f"from torchtitan.distributed.activation_checkpoint import {policy}" if policy else "",
-        policy=fill("torchtitan_every_nth").rstrip() if counts_blocks else "",
+        policy=fill(own).rstrip() if own else "",
         model=literal(_folder(source)),
         flavor=literal(_flavor(source)),
         loss_import="ChunkedLossWrapper, CrossEntropyLoss" if _chunks_loss(source) else "CrossEntropyLoss",
@@ -149,7 +151,7 @@ def _document(source: ExportSource, mesh: dict[str, Any], lossy: tuple[str, ...]
         optimizer=keywords(optimizers.exported(source).torchtitan(source.workload.optimizer)),
         training=_fields(_training(source, mesh)),
         parallelism=_fields(parallelism),
-        checkpointing=_checkpointing(config, policy, counts_blocks),
+        checkpointing=_checkpointing(config, policy),
         converters=float8.torchtitan_converters(source),
         float8_import=_FLOAT8_IMPORT if float8.is_used(source) else "",
         compile=float8.torchtitan_compiles(source),
@@ -182,13 +184,26 @@ def _policy(config: TrialConfig) -> str:
     return {"none": "", "full": "FullAC", "selective": "SelectiveAC"}[config.activation_checkpointing]
 
 
-def _checkpointing(config: TrialConfig, policy: str, counts_blocks: bool) -> str:
+def _counts_blocks(config: TrialConfig) -> bool:
+    return config.activation_checkpointing == "full" and config.checkpoint_every > 1
+
+
+def _own_policy(config: TrialConfig) -> str:
+    """Name of the template of a policy that the exported file defines; empty if torchtitan has one."""
+    if _counts_blocks(config):
+        return "torchtitan_every_nth"
+    return "torchtitan_attention" if config.selective_keeps == "attention" else ""
+
+
+def _checkpointing(config: TrialConfig, policy: str) -> str:
     if not policy:
         return "None"
     if config.activation_memory_budget < 1:
         return f"{policy}.Config(memory_budget={config.activation_memory_budget})"
-    if counts_blocks:
+    if _counts_blocks(config):
         return f"EveryNth.Config(every={config.checkpoint_every}, preserve_rng_state=False)"
+    if config.selective_keeps == "attention":
+        policy = "AttentionAC"
     return f"{policy}.Config(preserve_rng_state=False)"
 
 
@@ -203,10 +218,8 @@ def _notes(source: ExportSource) -> tuple[str, ...]:
         lines.append(
             "model: the size is an entry of torchtitan's own table, not the study's config; set MODEL and FLAVOR"
         )
-    if source.config.activation_checkpointing == "selective":
-        lines.append(
-            "activation_checkpointing: all matrix products are kept in the trial; torchtitan keeps every second"
-        )
+    if selective.is_used(source) and source.model_summary.moe_class and source.config.selective_keeps != "attention":
+        lines.append("selective_keeps: products of experts were kept or counted; torchtitan computes them all again")
     if source.has_low_states:
         lines.append("precision: gradients reduced in bfloat16 were measured; torchtitan reduces them in float32")
     tokens, chunks = _loss_chunks(source)

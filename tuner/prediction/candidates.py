@@ -21,6 +21,7 @@ Mask = NDArray[np.bool_]
 # Backend codes. SINGLE is a plain model on one device.
 SINGLE, DDP, ZERO, FSDP1, FSDP2 = range(5)
 NONE, SELECTIVE, FULL = range(3)
+ALL_PRODUCTS, SECOND_PRODUCTS, ATTENTION_ALONE = range(3)
 MIB = 1 << 20
 _ADAMW = AdamW()
 
@@ -70,9 +71,9 @@ class Implementation:
     """Name of the attention kernel. `flash` saves q, k, v, output and one fp32 per head and token; `eager` saves the
     score matrices; so does `fused`, which scales, masks and takes the softmax in one kernel (Megatron's)."""
     selective: Literal["matmuls", "second_matmuls", "alternate_blocks", "attention"] = "matmuls"
-    """Set of tensors that selective checkpointing keeps: outputs of all matrix products and attention (`matmuls`,
-    Shardtune); of every second product and attention (`second_matmuls`, torchtitan's `op`); all of every second block
-    (`alternate_blocks`); all but the attention scores (`attention`, Megatron)."""
+    """Set of tensors that selective checkpointing keeps: outputs of all matrix products and attention, or the candidate's
+    choice of them (`matmuls`, Shardtune); of every second product and attention (`second_matmuls`, torchtitan's `op`);
+    all of every second block (`alternate_blocks`); all but the attention scores (`attention`, Megatron)."""
     autocast: bool = False
     """Whether mixed precision uses `torch.autocast`: weights and residual stream stay in the masters' dtype, and copies
     of weights and of linear layers' inputs are cast to the compute dtype."""
@@ -177,6 +178,9 @@ class Candidates:
     accumulation: Array
     checkpointing: Array
     checkpoint_every: Array
+    selective_keeps: Array
+    """Results that selective checkpointing keeps in Shardtune's own training program: of all matrix products and attention
+    (0), of every second matrix product and attention (1), or of attention alone (2)."""
     activation_offload: Array
     """Whether the inputs of checkpointed blocks are in host memory from forward to backward."""
     mlp_slices: Array
@@ -275,7 +279,7 @@ def _at(values: Array, index: NDArray[np.intp]) -> Array:
 _DEFAULTS: dict[str, float] = {
     "backend": SINGLE, "stage": 0, "shard": 1, "replicate": 1, "sequence": 1, "micro_batch": 1, "context": 1, "tensor": 1,
     "stages": 1, "schedule": 0, "virtual": 1, "experts": 1, "accumulation": 1,
-    "checkpointing": NONE, "checkpoint_every": 1, "activation_offload": 0, "mlp_slices": 1, "loss_chunk": 0, "compiled": 0, "activation_budget": 1, "regather": 1, "backward_prefetch": 1,
+    "checkpointing": NONE, "checkpoint_every": 1, "selective_keeps": ALL_PRODUCTS, "activation_offload": 0, "mlp_slices": 1, "loss_chunk": 0, "compiled": 0, "activation_budget": 1, "regather": 1, "backward_prefetch": 1,
     "blocks_per_unit": 1, "sync_last": 0, "sync_shard_only": 0, "offload_optimizer": 0, "offload_parameters": 0,
     "pinned_optimizer": 0, "pinned_parameters": 0,
     "ddp_bucket": 25 * MIB, "bucket_view": 0, "reduce_bucket": 5e8, "gather_bucket": 5e8, "double_buffer": 1,

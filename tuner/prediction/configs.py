@@ -7,9 +7,19 @@ from typing import Any
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.tuner.prediction.backends.record import PredictedBackend, Row
 from shardtune.tuner.prediction.backends.registry import BACKENDS
-from shardtune.tuner.prediction.candidates import FULL, NONE, SELECTIVE, Candidates, from_rows
+from shardtune.tuner.prediction.candidates import (
+    ALL_PRODUCTS,
+    ATTENTION_ALONE,
+    FULL,
+    NONE,
+    SECOND_PRODUCTS,
+    SELECTIVE,
+    Candidates,
+    from_rows,
+)
 
 _CHECKPOINTING = {"none": NONE, "selective": SELECTIVE, "full": FULL}
+_KEEPS = {"products": ALL_PRODUCTS, "second_products": SECOND_PRODUCTS, "attention": ATTENTION_ALONE}
 
 
 def from_configs(
@@ -37,6 +47,7 @@ def _shared_fields(config: TrialConfig, sequence: int, world_size: int, global_b
         "context": config.context_parallel,
         "checkpointing": _CHECKPOINTING[config.activation_checkpointing],
         "checkpoint_every": config.checkpoint_every,
+        "selective_keeps": _KEEPS[config.selective_keeps],
         "activation_offload": config.activation_offload,
         "mlp_slices": config.mlp_slices,
         "loss_chunk": config.chunk_tokens or 0,

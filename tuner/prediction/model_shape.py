@@ -59,6 +59,11 @@ class ModelShape:
         return None
 
     @property
+    def knows_products(self) -> bool:
+        """Whether the widths and the order of a block's matrix products are known."""
+        return True
+
+    @property
     def trained_outside(self) -> float:
         """Fraction of the parameters outside the blocks that are trained; 0 with an adapter, as adapters are in blocks."""
         return 1.0 if self.adapter is None else 0.0

@@ -90,6 +90,8 @@ def _with_level(config: TrialConfig, strategy: Strategy, level: _Level, micro_ba
     update: dict[str, object] = dict(zip(names, level, strict=True))
     # Checkpointing takes the place of a budget of activations.
     update["activation_memory_budget"] = config.activation_memory_budget if level[0] == "none" else 1.0
+    # What selective checkpointing keeps is said of no other mode.
+    update["selective_keeps"] = config.selective_keeps if level[0] == "selective" else "products"
     try:
         return TrialConfig.model_validate({**dict(config), **update, "strategy": strategy, "micro_batch": micro_batch})
     except ValueError:

@@ -3,7 +3,7 @@
 from shardtune.api_schemas.machines import networks
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import TrialConfig, losses, optimizer_support
-from shardtune.api_schemas.strategies.fields import memory_budget, mlp_slices
+from shardtune.api_schemas.strategies.fields import memory_budget, mlp_slices, selective_keeps
 from shardtune.api_schemas.strategies.recipe_support import float8_support, fp16_support, lora_support
 from shardtune.api_schemas.trials.predictions import Prediction, PredictionTable
 from shardtune.tuner.prediction import neighbours
@@ -68,13 +68,16 @@ def _leaf_notes(cluster: Cluster) -> tuple[str, ...]:
 
 def _check_trials(resolved: ResolvedRequest) -> None:
     """Reject configurations of a request that no trial of its model on its cluster could run, such as DeepCompile on CPU
-    ranks, or MLPs in slices or a budget of activations in the user's own code."""
+    ranks, or MLPs in slices, a budget of activations or a choice of kept results in the user's own code."""
     request = resolved.request
     for config in request.configs:
         # `predict` cannot check these: a shape does not say whether the user's own code computes them.
         losses.check(config.loss, request.model)
         mlp_slices.check_training(config.mlp_slices, config.backend, request.model, request.float8, request.adapter)
         memory_budget.check_training(config.activation_memory_budget, request.model, request.float8, request.adapter)
+        selective_keeps.check_training(
+            config.selective_keeps, request.model, request.attention, request.float8, request.adapter
+        )
         accumulation = config.accumulation(resolved.batch_of(config), resolved.cluster.world_size)
         config.strategy.check_cluster(resolved.cluster, resolved.precision, accumulation)
 

@@ -1,14 +1,19 @@
 """Activation checkpointing of a model's repeated blocks, the same for every backend."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+from torch.utils.checkpoint import (
+    CheckpointPolicy,
+    SelectiveCheckpointContext,
+    checkpoint,
+    create_selective_checkpoint_contexts,
+)
 
-from shardtune.api_schemas.strategies import Checkpointing
+from shardtune.api_schemas.strategies import Checkpointing, SelectiveKeeps
 from shardtune.workers.blocks import mlp_slices
 
 _SAVED_NAMES = (
@@ -26,30 +31,76 @@ _SAVED_NAMES = (
 )
 
 
-def _saved_operators() -> frozenset[Any]:
+def _operators(names: Iterable[str]) -> frozenset[Any]:
     # Older torch lacks some of them.
     operators = set()
-    for name in _SAVED_NAMES:
+    for name in names:
         packet, overload = name.split(".")
         if hasattr(torch.ops.aten, packet):
             operators.add(getattr(getattr(torch.ops.aten, packet), overload))
     return frozenset(operators)
 
 
-SAVED_OPERATORS = _saved_operators()
-"""Operators whose results selective checkpointing keeps. They are matrix products and attention kernels, which are
-expensive to recompute."""
+SAVED_OPERATORS = _operators(_SAVED_NAMES)
+"""Operators whose results selective checkpointing keeps by default. They are matrix products and attention kernels,
+which are expensive to recompute."""
+_ATTENTION = _operators(name for name in _SAVED_NAMES if name.startswith("_scaled_dot_product"))
+_PRODUCTS = SAVED_OPERATORS - _ATTENTION
 
 
-def _policy(_context: Any, operator: Any, *_args: Any, **_kwargs: Any) -> CheckpointPolicy:
+def _all_products(_context: SelectiveCheckpointContext, operator: Any, *_args: Any, **_kwargs: Any) -> CheckpointPolicy:
     # A slice of an MLP is restored by its own checkpoint: products kept for it would be kept for nobody.
-    is_kept = operator in SAVED_OPERATORS and not mlp_slices.is_running()
+    return _policy(operator in SAVED_OPERATORS and not mlp_slices.is_running())
+
+
+def _attention_alone(
+    _context: SelectiveCheckpointContext, operator: Any, *_args: Any, **_kwargs: Any
+) -> CheckpointPolicy:
+    return _policy(operator in _ATTENTION)
+
+
+class _SecondProducts:
+    """Policy for one forward of one block, which keeps attention and every second product: the first, the third, and so
+    on."""
+
+    def __init__(self) -> None:
+        self._counts = {False: 0, True: 0}
+        """Number of products so far in forward, and in its repetition, of which torch asks before 2.13."""
+
+    def __call__(
+        self, context: SelectiveCheckpointContext, operator: Any, *_args: Any, **_kwargs: Any
+    ) -> CheckpointPolicy:
+        if mlp_slices.is_running():
+            return _policy(False)
+        if operator not in _PRODUCTS:
+            return _policy(operator in _ATTENTION)
+        self._counts[context.is_recompute] += 1
+        return _policy(self._counts[context.is_recompute] % 2 == 1)
+
+
+_POLICIES: Mapping[SelectiveKeeps, Callable[[], Callable[..., CheckpointPolicy]]] = {
+    "products": lambda: _all_products,
+    "second_products": _SecondProducts,
+    "attention": lambda: _attention_alone,
+}
+"""Functions that return the policy for one forward of one block, by what selective checkpointing keeps."""
+
+
+def _policy(is_kept: bool) -> CheckpointPolicy:
     return CheckpointPolicy.MUST_SAVE if is_kept else CheckpointPolicy.PREFER_RECOMPUTE
 
 
-def apply(blocks: list[nn.Module], mode: Checkpointing, every: int = 1) -> list[nn.Module]:
+def _contexts(keeps: SelectiveKeeps) -> Any:
+    """Contexts of one block's forward and of its repetition: the first keeps results, the second restores them."""
+    return create_selective_checkpoint_contexts(_POLICIES[keeps]())  # type: ignore[no-untyped-call]
+
+
+def apply(
+    blocks: list[nn.Module], mode: Checkpointing, every: int = 1, keeps: SelectiveKeeps = "products"
+) -> list[nn.Module]:
     """Apply activation checkpointing to every `every`-th block: in backward it recomputes the activations that `mode`
-    does not keep. Returns these blocks. Call this before sharding or wrapping."""
+    does not keep. `keeps`: results that the mode `selective` keeps. Returns these blocks. Call this before sharding or
+    wrapping."""
     if mode == "none":
         return []
     # The forward is replaced, inside the block's hooks, so that FSDP2 gathers once per pass. ZeRO-3 relies on
@@ -57,14 +108,15 @@ def apply(blocks: list[nn.Module], mode: Checkpointing, every: int = 1) -> list[
     # before their backward.
     checkpointed = blocks[every - 1 :: every]
     for block in checkpointed:
-        block.forward = _checkpointed(block.forward, mode)
+        block.forward = _checkpointed(block.forward, mode, keeps)
     return checkpointed
 
 
-def _checkpointed(forward: Callable[..., Any], mode: Checkpointing) -> Callable[..., Any]:
+def _checkpointed(forward: Callable[..., Any], mode: Checkpointing, keeps: SelectiveKeeps) -> Callable[..., Any]:
     options: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": False}
     if mode == "selective":
-        options["context_fn"] = functools.partial(create_selective_checkpoint_contexts, _policy)
+        # Dynamo takes a function of a module here, or a partial one, and nothing else (torch 2.13).
+        options["context_fn"] = functools.partial(_contexts, keeps)
 
     @functools.wraps(forward)
     def run(*args: Any, **kwargs: Any) -> Any:

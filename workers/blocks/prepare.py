@@ -23,7 +23,9 @@ def prepare_blocks(model: nn.Module, config: TrialConfig, backend: str = "induct
     if config.mlp_slices > 1:
         # Inside of the checkpoint, which then restores an MLP's input and leaves the rest to the slices.
         mlp_slices.slice_mlps(blocks, config.mlp_slices)
-    checkpointed = checkpointing.apply(blocks, config.activation_checkpointing, config.checkpoint_every)
+    checkpointed = checkpointing.apply(
+        blocks, config.activation_checkpointing, config.checkpoint_every, config.selective_keeps
+    )
     inputs = HostInputs() if config.activation_offload else None
     if inputs is not None:
         # After the checkpoint, so that the offload is around it.

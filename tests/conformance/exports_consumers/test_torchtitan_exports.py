@@ -143,6 +143,19 @@ def test_torchtitan_has_the_policy_of_checkpointing(mode: str, every: int, polic
 
 
 @reads_python
+def test_torchtitan_keeps_attention_alone(tmp_path: Path) -> None:
+    changes = {"activation_checkpointing": "selective", "selective_keeps": "attention", "gc_every": TORCHTITANS_GC}
+    config = PLAIN_FSDP2.model_copy(update=changes)
+    assert exported(config, "torchtitan").lossy_config is None
+    assert "AttentionAC" in read_back(config, "torchtitan", tmp_path)
+    names: dict[str, Any] = {"__name__": "shardtune_export"}
+    exec(compile(exported(config, "torchtitan").files["torchtitan_config.py"], "torchtitan_config.py", "exec"), names)
+    kept = {str(operator) for operator in names["AttentionAC"].Config().build().get_save_ops()}
+    assert "aten._scaled_dot_product_flash_attention.default" in kept and "flex_attention" in kept
+    assert not any(".mm." in name or "addmm" in name for name in kept)
+
+
+@reads_python
 def test_torchtitan_has_the_budget_of_what_compiled_blocks_keep(tmp_path: Path) -> None:
     config = PLAIN_FSDP2.model_copy(update={"compile": True, "activation_memory_budget": 0.5})
     assert "MemoryBudgetAC" in read_back(config, "torchtitan", tmp_path)

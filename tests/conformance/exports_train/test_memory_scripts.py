@@ -1,10 +1,11 @@
-"""Exported scripts that save memory train as those that do not: loss in chunks, inputs in host memory, MLPs in slices."""
+"""Exported scripts that save memory train as those that do not: loss in chunks, inputs in host memory, MLPs in slices, fewer
+results of selective checkpointing."""
 
 from pathlib import Path
 
 import pytest
 
-from shardtune.api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig, ZeroConfig
+from shardtune.api_schemas.strategies import DdpConfig, Fsdp1Config, Fsdp2Config, TrialConfig, ZeroConfig
 from tests.conformance.exports_train.exported_scripts import export, train
 from tests.support.long_run import IS_LONG, wide
 
@@ -57,3 +58,25 @@ def test_a_script_with_mlps_in_slices_trains_as_one_with_whole_mlps(
         )
         results.append(train(export(folder, config)))
     assert results[0] == [pytest.approx(step, rel=2e-4) for step in results[1]]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "keeps"),
+    [
+        (DdpConfig(), "second_products"),
+        (Fsdp2Config(dp_shard=2), "attention"),
+        wide(ZeroConfig(stage=2), "second_products"),
+        wide(Fsdp1Config(dp_shard=2), "second_products"),
+    ],
+    ids=["ddp", "fsdp2", "zero-2", "fsdp1"],
+)
+def test_a_script_that_keeps_fewer_results_trains_as_one_that_keeps_all(
+    tmp_path: Path, strategy: DdpConfig | Fsdp1Config | Fsdp2Config | ZeroConfig, keeps: str
+) -> None:
+    results = []
+    for choice in ("products", keeps):
+        folder = tmp_path / choice
+        folder.mkdir()
+        fields = {"strategy": strategy, "activation_checkpointing": "selective", "selective_keeps": choice}
+        results.append(train(export(folder, TrialConfig.model_validate(fields | {"micro_batch": 2}))))
+    assert results[0] == results[1]

@@ -58,6 +58,7 @@ def tiny_task(strategy: dict[str, Any], **changes: Any) -> TrialTask:
     config = {"strategy": strategy, "micro_batch": 1, "activation_checkpointing": "none", "checkpoint_every": 1}
     config |= {
         "compile": False,
+        "selective_keeps": "products",
         "activation_memory_budget": 1.0,
         "context_parallel": 1,
         "loss": "full",

@@ -14,6 +14,10 @@ _RENAMED = {
     "eval_batch_size": "per_device_eval_batch_size",
     "num_epochs": "num_train_epochs",
 }
+_ATTENTION_GROUP = "attention"
+"""Name of axolotl for all kernels of attention in `selective_checkpointing.save`, whose default it is."""
+_SAVED = {_ATTENTION_GROUP, "aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::_grouped_mm"}
+"""Operators in `selective_checkpointing.save` that stand for all results that trials keep by default."""
 _OWN_KERNELS = ("lora_mlp_kernel", "lora_qkv_kernel", "lora_o_kernel", "lora_embedding_kernel")
 """Switches for axolotl's own LoRA kernels."""
 _PARTS = 8
@@ -57,9 +61,7 @@ def _translate(fields: TrainerFields, _ranks: int) -> None:
             fields.notes.append(
                 f"baseline.gradient_checkpointing ({checkpointing!r:.60}): measured with inputs on the GPU"
             )
-    if values.pop("selective_checkpointing", None):
-        fields.after["activation_checkpointing"] = "selective"
-        fields.notes.append("baseline.selective_checkpointing is measured with the results that trials keep")
+    _translate_selective(fields)
     is_bfloat16 = Section(values, "baseline").flag("bfloat16")
     values.pop("bfloat16", None)
     if values.get("bf16") == "full" or (is_bfloat16 and "bf16" not in values):
@@ -74,6 +76,22 @@ def _translate(fields: TrainerFields, _ranks: int) -> None:
         fields.notes.append(
             "baseline.tiled_mlp is not applied: measured with whole MLPs, which keep more activations; trials have slices of "
             "their own (mlp_slices)"
+        )
+
+
+def _translate_selective(fields: TrainerFields) -> None:
+    """Read which results selective checkpointing keeps. By default axolotl keeps those of attention alone; a list names
+    parts of operators' names, of which trials have no others than all matrix products."""
+    stated = fields.values.pop("selective_checkpointing", None)
+    if not stated:
+        return
+    saved = stated.get("save") if isinstance(stated, dict) else None
+    names = {_ATTENTION_GROUP} if saved is None else {*map(str, saved)} if isinstance(saved, list) else {str(saved)}
+    keeps = "attention" if names <= {_ATTENTION_GROUP} else "products"
+    fields.after |= {"activation_checkpointing": "selective", "selective_keeps": keeps}
+    if names not in ({_ATTENTION_GROUP}, _SAVED):
+        fields.notes.append(
+            f"baseline.selective_checkpointing (save {sorted(names)!r:.100}) is measured with selective_keeps ({keeps!r})"
         )
 
 

@@ -11,7 +11,8 @@ from typing import Any
 from pydantic import JsonValue, ValidationError
 
 from shardtune.api_schemas.machines.hardware import Cluster
-from shardtune.api_schemas.strategies import Fsdp2Config, TrialConfig
+from shardtune.api_schemas.strategies import Fsdp2Config, SelectiveKeeps, TrialConfig
+from shardtune.api_schemas.strategies.fields import selective_keeps
 from shardtune.api_schemas.training.adapters import LastLayers, Lora
 from shardtune.api_schemas.training.workload import Workload
 from shardtune.tuner.baseline import training_arguments
@@ -84,7 +85,7 @@ def read(
     silent |= {*tool.packing, *tool.quantised, *tool.parallel, *keys.REJECTED, "pure_bf16"}
     shown = Section({key: value for key, value in values.items() if key not in silent}, "baseline", fields.names)
     config = training_arguments.read_fields(shown, workload, cluster, notes, tool.title)
-    return _with_rest(config, fields.after)
+    return _with_rest(config, fields.after, workload, notes)
 
 
 @cache
@@ -236,7 +237,7 @@ def _adapter_of(stated: StatedAdapter) -> Lora | LastLayers | None:
         ) from error
 
 
-def _with_rest(config: TrialConfig, after: Mapping[str, Any]) -> TrialConfig:
+def _with_rest(config: TrialConfig, after: Mapping[str, Any], workload: Workload, notes: list[str]) -> TrialConfig:
     strategy, changes = config.strategy, dict[str, Any]()
     if isinstance(strategy, Fsdp2Config):
         own = {name: value for name, value in after.items() if name in ("dp_replicate", "dp_shard", "pin_memory")}
@@ -245,6 +246,17 @@ def _with_rest(config: TrialConfig, after: Mapping[str, Any]) -> TrialConfig:
         changes["strategy"] = Fsdp2Config.model_validate({**strategy.model_dump(), **own})
     if (mode := after.get("activation_checkpointing")) is not None:
         changes["activation_checkpointing"] = mode
+        changes["selective_keeps"] = _kept_results(after["selective_keeps"], workload, notes)
     if after.get("activation_offload") and config.activation_checkpointing == "full" and mode is None:
         changes["activation_offload"] = True
     return config.model_copy(update=changes)
+
+
+def _kept_results(keeps: SelectiveKeeps, workload: Workload, notes: list[str]) -> SelectiveKeeps:
+    """Results that selective checkpointing keeps in the measured baseline: those of the file, or all where the workload
+    does not allow this choice."""
+    why_not = selective_keeps.why_not(keeps, workload.attention, workload.float8, workload.adapter)
+    if why_not is None:
+        return keeps
+    notes.append(f"baseline.selective_checkpointing is measured with all matrix products kept, because {why_not}")
+    return selective_keeps.DEFAULT

@@ -17,8 +17,9 @@ more."""
 _WAITS, _OF_ALL_WAITING, _OF_STEPS = 0.15, 0.75, 0.6
 _DATA = 0.10
 _OFFLOAD = 0.15
-# Forward runs twice and backward takes two forwards; `selective` keeps the matrix products.
-_RECOMPUTED = {"full": 1 / 4, "selective": 1 / 12}
+# Forward runs twice and backward takes two forwards; `selective` keeps results of matrix products.
+_RECOMPUTED_BY_FULL = 1 / 4
+_RECOMPUTED_BY_SELECTIVE = {"products": 1 / 12, "second_products": 1 / 8, "attention": 1 / 5}
 """Fraction of the computation time that activation checkpointing spends on recomputation."""
 _RECOMPUTES = 0.05
 
@@ -102,8 +103,13 @@ def checkpointed_without_need(facts: Facts) -> Finding | None:
     trial = facts.trial
     if trial is None or trial.config.activation_checkpointing == "none":
         return None
-    mode, every = trial.config.activation_checkpointing, trial.config.checkpoint_every
-    fraction = facts.step_fraction(facts.diagnosis.parts.compute_s) * _RECOMPUTED[mode] / every
+    mode, every, keeps = (
+        trial.config.activation_checkpointing,
+        trial.config.checkpoint_every,
+        trial.config.selective_keeps,
+    )
+    recomputed = _RECOMPUTED_BY_FULL if mode == "full" else _RECOMPUTED_BY_SELECTIVE[keeps]
+    fraction = facts.step_fraction(facts.diagnosis.parts.compute_s) * recomputed / every
     if fraction < _RECOMPUTES:
         return None
     evidence = (
@@ -111,7 +117,8 @@ def checkpointed_without_need(facts: Facts) -> Finding | None:
     )
     # What is not checkpointed whole has no input to offload.
     on_device: Knobs = {"activation_offload": False} if trial.config.activation_offload else {}
-    changes = [Remedy({"activation_checkpointing": "none", "checkpoint_every": 1, **on_device}, fraction)]
+    by_default: Knobs = {"selective_keeps": "products"} if keeps != "products" else {}
+    changes = [Remedy({"activation_checkpointing": "none", "checkpoint_every": 1, **on_device, **by_default}, fraction)]
     changes += [
         Remedy({"checkpoint_every": n}, fraction * (1 - every / n))
         for n in trial.numbers("checkpoint_every")
@@ -119,7 +126,9 @@ def checkpointed_without_need(facts: Facts) -> Finding | None:
     ]
     if mode == "full":
         selective: Knobs = {"activation_checkpointing": "selective", "checkpoint_every": 1, **on_device}
-        changes.append(Remedy(selective, fraction * (1 - _RECOMPUTED["selective"] / _RECOMPUTED["full"])))
+        changes.append(Remedy(selective, fraction * (1 - _RECOMPUTED_BY_SELECTIVE["products"] / recomputed)))
+    elif by_default:
+        changes.append(Remedy(by_default, fraction * (1 - _RECOMPUTED_BY_SELECTIVE["products"] / recomputed)))
     return finding_with_change(
         facts, Evidence("checkpointed_without_need", evidence, fraction, _RECOMPUTES), changes, "", fraction
     )

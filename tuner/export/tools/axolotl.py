@@ -7,11 +7,10 @@ from typing import Any
 
 from shardtune.api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig
 from shardtune.tuner.export import adapters, sample_lengths
-from shardtune.tuner.export.backends import common
+from shardtune.tuner.export.backends import common, selective
 from shardtune.tuner.export.backends.registry import BACKENDS, Backends
 from shardtune.tuner.export.environment import torchrun_options
 from shardtune.tuner.export.precision import float8, quantization
-from shardtune.tuner.export.snippet import SAVED_OPERATORS
 from shardtune.tuner.export.source import ExportSource
 from shardtune.tuner.export.tools import tool_arguments as tools
 from shardtune.tuner.export.tools.tool_arguments import ToolArguments
@@ -84,8 +83,10 @@ def _as_axolotl_runs_it(source: ExportSource, config: TrialConfig) -> tuple[Tria
     if isinstance(strategy, DdpConfig):
         changes["strategy"] = strategy.model_copy(update={"static_graph": False})
     if _keeps_selected_results(source):
-        changes["activation_checkpointing"] = "selective"
-        names.append("activation_checkpointing")
+        # axolotl keeps all results of an operator or none, so it cannot keep every second product.
+        keeps = "attention" if measured.selective_keeps == "second_products" else measured.selective_keeps
+        changes |= {"activation_checkpointing": "selective", "selective_keeps": keeps}
+        names += ["activation_checkpointing", "selective_keeps"]
     if _compiles_blocks(source):
         names.append("compile")
     return config.model_copy(update=changes), tuple(names)
@@ -159,7 +160,8 @@ def _data(source: ExportSource) -> dict[str, Any]:
 
 def _checkpointing(source: ExportSource, arguments: ToolArguments) -> dict[str, Any]:
     if _keeps_selected_results(source):
-        products = [f"aten::{name}" for name in SAVED_OPERATORS if not name.startswith("_scaled_dot_product")]
+        keeps_products = source.config.selective_keeps == "products"
+        products = [f"aten::{name}" for name in selective.PRODUCTS] if keeps_products else []
         return {
             "gradient_checkpointing": True,
             "gradient_checkpointing_kwargs": dict(tools.NON_REENTRANT),
@@ -196,6 +198,8 @@ def _notes(source: ExportSource) -> tuple[str, ...]:
     lines = [f"data: set datasets ({SET_ME}); axolotl's prompt strategies decide which tokens are labels"]
     lines += float8.tool_notes(source, "axolotl", "fp8")
     lines += quantization.upcast_notes(source, "axolotl")
+    if _keeps_selected_results(source) and source.config.selective_keeps == "second_products":
+        lines.append("selective_keeps: second_products was measured; axolotl has attention, as it counts no products")
     if (data := source.workload.data) is not None:
         lines += [
             f"data: {data.describe()} measured; your own data set decides in axolotl",

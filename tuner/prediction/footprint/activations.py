@@ -11,8 +11,17 @@ import numpy as np
 from shardtune.tuner.prediction.adapters import magnitudes
 from shardtune.tuner.prediction.backends import trained_fractions as trained_part
 from shardtune.tuner.prediction.backends.host_allocator import allocated
-from shardtune.tuner.prediction.candidates import FULL, SELECTIVE, Array, Candidates, Dtypes, Implementation
-from shardtune.tuner.prediction.footprint import memory_budget, mlp_slices, traced_activations
+from shardtune.tuner.prediction.candidates import (
+    ALL_PRODUCTS,
+    FULL,
+    SECOND_PRODUCTS,
+    SELECTIVE,
+    Array,
+    Candidates,
+    Dtypes,
+    Implementation,
+)
+from shardtune.tuner.prediction.footprint import kept_products, memory_budget, mlp_slices, traced_activations
 from shardtune.tuner.prediction.footprint.block_bytes import BlockBytes
 from shardtune.tuner.prediction.model_shape import ModelShape
 
@@ -33,7 +42,8 @@ def block_bytes(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implemen
     all_saved = mlp_slices.saved(shape, c, dtypes, impl, np.where(c.compiled > 0, np.minimum(fused, eager), eager))
     boundary = c.tokens * held * shape.hidden * (4 if impl.autocast else dtypes.compute)
     # Every product is kept, also those of weight lengths (DoRA), which no gradient needs.
-    keeps_products = (c.checkpointing == SELECTIVE) & (impl.selective == "matmuls")
+    keeps_all = (impl.selective == "matmuls") & (c.selective_keeps == ALL_PRODUCTS)
+    keeps_products = (c.checkpointing == SELECTIVE) & keeps_all
     products = keeps_products * magnitudes.kept_products(shape.adapter, dtypes.compute)
     selective = boundary + _selective_bytes(shape, c, dtypes, impl, all_saved - boundary) + products
     checkpointed = np.where(
@@ -202,7 +212,11 @@ def _selective_bytes(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Imp
         width = all_widths + 2.0 * partial
         if shape.adapter is not None:
             width = width + sum(shape.adapter.rank + outputs for _, outputs in shape.adapter.matrices)
-        width = width - mlp_slices.unkept_products(shape, c)
+        width = kept_products.kept_width(shape, c, width - mlp_slices.unkept_products(shape, c))
+        if impl.attention == "eager":
+            # Of its two products, the one that computes the scores is not kept.
+            keeps_second = c.selective_keeps == SECOND_PRODUCTS
+            attention = np.where(keeps_second, c.tokens * (size * shape.query), attention)
     return np.minimum(c.tokens * (size * width) + attention, all_saved)
 
 

@@ -16,6 +16,11 @@ class TracedShape(ModelShape):
     estimated: bool = False
     """Whether the model's widths inside a block are estimated rather than known."""
 
+    @property
+    def knows_products(self) -> bool:
+        """Whether the widths and the order of a block's matrix products are known."""
+        return not self.estimated
+
     @cached_property
     def block_parameters(self) -> int:
         """Number of elements of one block, on average over the blocks, with those that an adapter adds."""

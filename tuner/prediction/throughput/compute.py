@@ -8,6 +8,7 @@ from shardtune.tuner.prediction.adapters import magnitudes
 from shardtune.tuner.prediction.backends import trained_fractions as trained_part
 from shardtune.tuner.prediction.backends.registry import accumulation_bytes, micro_batch_launches
 from shardtune.tuner.prediction.candidates import FULL, SELECTIVE, Array, Candidates, Dtypes, Implementation
+from shardtune.tuner.prediction.footprint import kept_products
 from shardtune.tuner.prediction.footprint.activations import block_bytes, logits_bytes
 from shardtune.tuner.prediction.model_shape import ModelShape
 from shardtune.tuner.prediction.rates import Network, Rates
@@ -169,15 +170,15 @@ def recomputed(shape: ModelShape, c: Candidates, impl: Implementation) -> Recomp
     in backward."""
     full = (c.checkpointing == FULL) * 1.0
     selective = (c.checkpointing == SELECTIVE) * 1.0
-    fractions = {
-        "matmuls": (0.0, 0.0, 1.0),
+    fractions: dict[str, tuple[Array | float, ...]] = {
+        "matmuls": (kept_products.repeated(shape, c), 0.0, 1.0),
         "second_matmuls": (0.45, 0.0, 1.0),
         "alternate_blocks": (0.5, 0.5, 0.5),
         "attention": (0.0, 1.0, 0.1),
-    }[impl.selective]
+    }
     blocks = c.checkpointed(shape.layers) / shape.layers
     anew = memory_budget.repeated(c)
-    return Recomputed(*(blocks * (full + selective * fraction) + anew for fraction in fractions))
+    return Recomputed(*(blocks * (full + selective * fraction) + anew for fraction in fractions[impl.selective]))
 
 
 def _attention_seconds(shape: ModelShape, c: Candidates, impl: Implementation, rates: Rates) -> Array:

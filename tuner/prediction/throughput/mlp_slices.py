@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from shardtune.tuner.prediction.candidates import SELECTIVE, Array, Candidates, Dtypes, Implementation
+from shardtune.tuner.prediction.candidates import ATTENTION_ALONE, SELECTIVE, Array, Candidates, Dtypes, Implementation
 from shardtune.tuner.prediction.model_shape import ModelShape
 
 _KERNELS = 45.0
@@ -39,7 +39,8 @@ def added_work(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implement
     is_sliced, matrices = (c.mlp_slices > 1) * 1.0, float(shape.mlp_matrix_parameters)
     # The repetition ends before the last product, of which backward needs the inputs alone.
     products = 2.0 * (matrices - shape.hidden * shape.ffn)
-    anew = np.where(c.checkpointing == SELECTIVE, 1.0, 1.0 - recomputed)
+    keeps_products = (c.checkpointing == SELECTIVE) & (c.selective_keeps != ATTENTION_ALONE)
+    anew = np.where(keeps_products, 1.0, 1.0 - recomputed)
     copied = 6.0 * dtypes.compute * shape.hidden  # outputs and gradients are joined, inputs split
     traffic = c.tokens * ((1.0 - recomputed) * activation_traffic(shape, dtypes) + copied)
     # Each slice's gradients of the matrices are added to those before.

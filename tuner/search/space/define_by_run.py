@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from shardtune.api_schemas.knobs import ALWAYS, Knob, When
-from shardtune.api_schemas.strategies.fields import memory_budget, mlp_slices
+from shardtune.api_schemas.strategies.fields import memory_budget, mlp_slices, selective_keeps
 from shardtune.api_schemas.strategies.recipe_support import lora_support
 from shardtune.api_schemas.training.search_space import KnobValue
 from shardtune.tuner.search.space.domains import Domains
@@ -57,6 +57,8 @@ class DefineByRun:
         budgets = limits.restrict("activation_memory_budget", memory_budget.NAMED)
         self.needs_budget = "activation_memory_budget" in limits and 1 not in budgets
         """Whether the user's limits leave only budgets of activations below 1."""
+        self.needs_selective = not limits.restrict("selective_keeps", (selective_keeps.DEFAULT,))
+        """Whether the user's limits leave only choices of kept results that need selective checkpointing."""
         self._needs_eager = self._offloads or slices_mlp
         self._knobs: Mapping[str, Knob] = {}
         self._decided: dict[tuple[str, str, bool], bool | None] = {}
@@ -112,12 +114,17 @@ class DefineByRun:
         why_not = "activation_offload (true) needs it" if self._offloads else None
         if self.needs_budget and not self._offloads:
             modes, variant, why_not = ("none",), "budget", memory_budget.NEEDED
+        if self.needs_selective:
+            if "selective" not in modes:
+                raise NoLegalValue("selective_keeps", (selective_keeps.DEFAULT,), selective_keeps.NEEDS)
+            modes, variant, why_not = ("selective",), "kept", selective_keeps.NEEDED
         self.pick("activation_checkpointing", modes, variant, why_not)
         self.draw("checkpoint_every", self.domains.checkpoint_every)
 
     def _draw_common(self, _backends: Mapping[str, DrawnBackend]) -> None:
         """Choose the values of those knobs of every backend that no earlier step has chosen, such as the allocator and
         the number of threads."""
+        self._draw_selective_keeps()
         micro_batch = int(self.table["micro_batch"])
         self._draw_offload(micro_batch)
         self._draw_mlp_slices(micro_batch)
@@ -214,6 +221,17 @@ class DefineByRun:
             self.pick("mlp_slices", COMMON["mlp_slices"].tries)
         else:
             table["mlp_slices"] = 1
+
+    def _draw_selective_keeps(self) -> None:
+        """Choose which results selective checkpointing keeps, where the user's limits name this knob."""
+        table, knob = self.table, "selective_keeps"
+        if knob not in self.limits or table["activation_checkpointing"] != "selective":
+            # Limits that need another choice have ended the drawing where the checkpointing was drawn.
+            table[knob] = selective_keeps.DEFAULT
+            return
+        values, why_not = self.domains.kept_results
+        variant = "" if len(values) == len(selective_keeps.VALUES) else f"{len(values)}"
+        self.pick(knob, values, variant, why_not)
 
     def _draw_memory_budget(self) -> None:
         """Choose how much of their activations compiled blocks keep, where the user's limits name this knob."""

@@ -18,7 +18,8 @@ from shardtune.api_schemas.strategies import (
     ragged_support,
     tensor_parallel,
 )
-from shardtune.api_schemas.strategies.fields import memory_budget, mlp_slices
+from shardtune.api_schemas.strategies.fields import memory_budget, mlp_slices, selective_keeps
+from shardtune.api_schemas.strategies.fields.selective_keeps import SelectiveKeeps
 from shardtune.api_schemas.strategies.losses import Loss
 from shardtune.api_schemas.strategies.pipeline_schedules import FACTS, SCHEDULES, PipelineSchedule, obstacle
 from shardtune.api_schemas.strategies.recipe_support import float8_support, fp16_support, lora_support
@@ -243,13 +244,31 @@ class Domains:
         """Reason why blocks of this model have no budget of activations; None if they can have one. The reason is
         worded as the end of a sentence."""
         summary, workload = self.model_summary, self.workload
-        # Only the user's own code is traced, and scripts cannot be.
-        if summary.step_trace is not None or summary.trace_failure is not None:
+        if self._is_own_code:
             return memory_budget.OWN_CODE
         # Not the number of experts, which is 1 where ranks cannot divide them.
         if summary.moe_class is not None:
             return memory_budget.EXPERTS
         return memory_budget.why_not(workload.float8, workload.adapter)
+
+    @cached_property
+    def kept_results(self) -> tuple[tuple[SelectiveKeeps, ...], str | None]:
+        """Choices of the results that selective checkpointing keeps with which this model can train, and the reason why
+        there are no more, or None. The reason is worded as the end of a sentence."""
+        workload = self.workload
+        if self._is_own_code:
+            return (selective_keeps.DEFAULT,), selective_keeps.OWN_CODE
+        reasons = {
+            keeps: selective_keeps.why_not(keeps, workload.attention, workload.float8, workload.adapter)
+            for keeps in selective_keeps.VALUES
+        }
+        legal = tuple(keeps for keeps, reason in reasons.items() if reason is None)
+        return legal, next((reason for reason in reasons.values() if reason is not None), None)
+
+    @property
+    def _is_own_code(self) -> bool:
+        # Only the user's own code is traced, and scripts cannot be.
+        return self.model_summary.step_trace is not None or self.model_summary.trace_failure is not None
 
     def mlp_matters(self, micro_batch: int, sharing: int) -> bool:
         """Whether the activations inside one block's MLP take enough of a rank's memory to try slices, where `sharing` ranks

@@ -4,13 +4,13 @@ backend's sharding."""
 from torch import nn
 
 from shardtune.api_schemas.strategies import adapter_support, optimizer_support, ragged_support
-from shardtune.api_schemas.strategies.fields import memory_budget, mlp_slices
+from shardtune.api_schemas.strategies.fields import memory_budget, mlp_slices, selective_keeps
 from shardtune.api_schemas.strategies.recipe_support import float8_support, fp16_support, lora_support
 from shardtune.api_schemas.training.adapters import quantization_of
 from shardtune.api_schemas.training.quantization import check_precision
 from shardtune.api_schemas.trials.leases import TrialTask
 from shardtune.workers.blocks.prepare import prepare_blocks, repeated_blocks
-from shardtune.workers.rank.model import float8, moe
+from shardtune.workers.rank.model import build, float8, moe
 from shardtune.workers.rank.model.quantization import check as quantised
 from shardtune.workers.rank.strategies import base
 from shardtune.workers.rank.strategies.registry import TRAINERS
@@ -36,6 +36,7 @@ def make_trainer(model: nn.Module, setting: base.TrainingSetup) -> base.Trainer:
         task.config.mlp_slices, task.config.backend, task.model, task.workload.float8, task.workload.adapter
     )
     _check_memory_budget(model, task)
+    _check_selective_keeps(model, task)
     precision = task.workload.precision
     check_precision(precision.name, precision.autocast, quantization_of(task.workload.adapter))
     task.config.strategy.check_cluster(task.cluster, task.workload.precision, setting.accumulation)
@@ -60,3 +61,16 @@ def _check_memory_budget(model: nn.Module, task: TrialTask) -> None:
     memory_budget.check_training(budget, task.model, task.workload.float8, task.workload.adapter)
     if budget < 1 and moe.expert_modules(model):
         raise memory_budget.rejected(budget, memory_budget.EXPERTS)
+
+
+def _check_selective_keeps(model: nn.Module, task: TrialTask) -> None:
+    """Reject a choice of kept results that has no meaning for the training: the service does not know the models that
+    transformers gives no fused attention.
+
+    Raises:
+        ValueError: names the field, its value and the remedy.
+    """
+    keeps, workload = task.config.selective_keeps, task.workload
+    selective_keeps.check_training(keeps, task.model, workload.attention, workload.float8, workload.adapter)
+    if keeps == "attention" and build.attention_of(model.config, workload) != "sdpa":
+        raise selective_keeps.rejected(keeps, "transformers has no fused attention for its architecture")

@@ -296,3 +296,36 @@ def test_tiles_of_axolotl_are_noted_and_not_measured() -> None:
     (note,) = [note for note in tiled if note not in plain]
     assert note.startswith("baseline.tiled_mlp is not applied: measured with whole MLPs") and "(mlp_slices)" in note
     assert read(AXOLOTL | {"tiled_mlp": False}).notes == plain
+
+
+EVERY_PRODUCT = ["attention", "aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::_grouped_mm"]
+
+
+@pytest.mark.parametrize(
+    ("stated", "changes", "keeps", "noted"),
+    [
+        (True, {}, "attention", ""),
+        ({"save": ["attention"]}, {}, "attention", ""),
+        ({"save": EVERY_PRODUCT}, {}, "products", ""),
+        ({"save": ["aten::mm"]}, {}, "products", "(save ['aten::mm']) is measured with selective_keeps ('products')"),
+        (True, {"attention": "eager"}, "products", "because attention ('eager') is not one of torch's kernels"),
+    ],
+    ids=["on", "attention", "products", "some products", "eager"],
+)
+def test_axolotls_selective_checkpointing_keeps_what_its_list_names(
+    stated: Any, changes: dict[str, Any], keeps: str, noted: str
+) -> None:
+    plain = AXOLOTL | {"gradient_checkpointing": True}
+    baseline = read(plain | {"selective_checkpointing": stated}, workload(**changes))
+    assert baseline.config is not None
+    assert (baseline.config.activation_checkpointing, baseline.config.selective_keeps) == ("selective", keeps)
+    notes = [note for note in baseline.notes if "selective" in note]
+    assert len(notes) == bool(noted) and all(noted in note for note in notes)
+
+
+@pytest.mark.parametrize("keeps", ["products", "attention"])
+def test_an_exported_choice_of_kept_results_is_read_back(keeps: str) -> None:
+    config = CONFIGS["fsdp2"].model_copy(update={"activation_checkpointing": "selective", "selective_keeps": keeps})
+    study = study_of("llama-tiny", "bf16-mixed", GPUS, global_batch=32)
+    text = export(study, contender_of(config), "axolotl").files[NAMES["axolotl"]]
+    assert config_of(yaml.safe_load(text), study.spec.workload).selective_keeps == keeps

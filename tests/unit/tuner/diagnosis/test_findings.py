@@ -112,6 +112,12 @@ def test_a_healthy_step_has_no_findings():
             trial(DDP, micro_batch=4, activation_checkpointing="full"),
             {"activation_checkpointing": "none", "checkpoint_every": 1},
         ),
+        (
+            "checkpointed_without_need",
+            HEALTHY,
+            trial(DDP, micro_batch=4, activation_checkpointing="selective", selective_keeps="attention"),
+            {"activation_checkpointing": "none", "checkpoint_every": 1, "selective_keeps": "products"},
+        ),
         ("data_waits", [("data", 20), *HEALTHY], trial(DDP, micro_batch=4), {}),
     ],
 )

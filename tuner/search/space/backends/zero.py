@@ -7,7 +7,7 @@ from shardtune.api_schemas.divisors import divisors
 from shardtune.api_schemas.knobs.declarations import knobs_by_field
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import Offload, ZeroConfig
-from shardtune.api_schemas.strategies.fields import memory_budget
+from shardtune.api_schemas.strategies.fields import memory_budget, selective_keeps
 from shardtune.api_schemas.strategies.recipe_support import deepcompile_support, fp16_support
 from shardtune.tuner.search.space.backends.record import SearchedBackend, fields_as_knobs
 from shardtune.tuner.search.space.define_by_run import DefineByRun
@@ -99,6 +99,10 @@ class ZeroSizes:
 def _draw(drawing: DefineByRun, _accumulates: bool) -> None:
     if drawing.needs_budget:
         drawing.pick("stage", (1, 2), "budget", memory_budget.NEEDS)
+    elif drawing.needs_selective:
+        # `ZeroConfig.check_blocks` explains why stage 3 rules out selective checkpointing.
+        stages = tuple(stage for stage in drawing.domains.zero_stages or (1, 2) if stage != 3)
+        drawing.pick("stage", stages, "kept", selective_keeps.NEEDS)
     else:
         drawing.draw("stage", drawing.domains.zero_stages)
     stage, sizes = int(drawing.table["stage"]), drawing.domains.backend_sizes(ZeroSizes)

@@ -1,0 +1,63 @@
+"""Selective checkpointing in exported files: parts of `train_snippet.py`, and words for programs whose scripts or modules
+have to apply it."""
+
+from collections.abc import Iterable
+
+from shardtune.api_schemas.strategies import SelectiveKeeps
+from shardtune.api_schemas.strategies.base import checkpointing_words
+from shardtune.tuner.export.backends import mlp_slices
+from shardtune.tuner.export.source import ExportSource
+from shardtune.tuner.export.templates import fill, indent
+
+_ATTENTION = (
+    "_scaled_dot_product_efficient_attention",
+    "_scaled_dot_product_flash_attention",
+    "_scaled_dot_product_flash_attention_for_cpu",
+    "_scaled_dot_product_cudnn_attention",
+    "_scaled_dot_product_attention_math",
+    "_scaled_dot_product_fused_attention_overrideable",
+)
+PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "_grouped_mm")
+"""Matrix products whose results selective checkpointing keeps by default."""
+SAVED_OPERATORS = (*PRODUCTS, *_ATTENTION)
+"""Operators whose results selective checkpointing keeps by default, as in `workers.blocks.checkpointing`; a test
+compares the two lists."""
+_KEPT: dict[SelectiveKeeps, str] = {
+    "products": "matrix products and attention",
+    "second_products": "attention and every second matrix product",
+    "attention": "attention alone",
+}
+
+
+def is_used(source: ExportSource) -> bool:
+    """Whether the exported configuration recomputes a part of each checkpointed block."""
+    return source.config.activation_checkpointing == "selective"
+
+
+def standard(source: ExportSource) -> list[str]:
+    """Modules of Python's library that `train_snippet.py` imports for selective checkpointing."""
+    return ["functools"] if is_used(source) and source.config.selective_keeps != "second_products" else []
+
+
+def helpers(source: ExportSource) -> str:
+    """Source of the functions that `train_snippet.py` defines for selective checkpointing."""
+    keeps, and_not = source.config.selective_keeps, mlp_slices.unkept_products(source)
+    if keeps == "second_products":
+        return fill(
+            "checkpointing_second_products", products=_names(PRODUCTS, 4), kept=_names(_ATTENTION, 4), and_not=and_not
+        )
+    names = _ATTENTION if keeps == "attention" else SAVED_OPERATORS
+    return fill("checkpointing_selective", kept=_names(names), results=_KEPT[keeps], and_not=and_not)
+
+
+def words(source: ExportSource) -> str:
+    """Describe activation checkpointing, with what the selective one keeps if that is not the default."""
+    config = source.config
+    described = checkpointing_words(config.activation_checkpointing, config.checkpoint_every)
+    if config.selective_keeps == "products":
+        return described
+    return f"{described}, which keeps the results of {_KEPT[config.selective_keeps]}"
+
+
+def _names(operators: Iterable[str], spaces: int = 8) -> str:
+    return indent([f'"{name}",' for name in operators], spaces)

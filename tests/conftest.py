@@ -1,10 +1,11 @@
 """A fresh, migrated database for each test that asks for one: SQLite, and Postgres where its programs are."""
 
+import gc
 import itertools
 import logging
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,21 @@ from tests.tools import statement_cache
 pytest_plugins = ["tests.tools.module_order"]
 # Each worker here has a folder of its own, and would measure the machine for half a minute.
 os.environ.setdefault("SHARDTUNE_WORKER_MEASURE_RATES", "false")
+# What DeepSpeed counts without numactl; else CPU ranks start a process at each reduction under ZeRO-3 to ask it.
+os.environ.setdefault("LOCAL_SIZE", "1")
 _NUMBERS = itertools.count()
 statement_cache.install()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect without garbage collections: what is imported and collected stays until the end."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.fixture(autouse=True)

@@ -295,7 +295,9 @@ def test_a_command_that_ends_without_an_answer_is_no_claim_and_is_not_run_again(
 
 
 def test_a_command_that_takes_too_long_is_ended(tmp_path: Path) -> None:
-    checkout = fake_checkout(tmp_path, "print('still here', file=sys.stderr, flush=True); time.sleep(600)")
+    # A shell in the background has its children ignore the signal, and the benchmark would wait for half a minute.
+    heeds = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    checkout = fake_checkout(tmp_path, f"{heeds}; print('still here', file=sys.stderr, flush=True); time.sleep(600)")
     run = tune_beside(Plan(tmp_path / "runs", checkout, 0.05), 0, 2)
     assert (run.answer, run.kind) == (None, "bursts") and "ended by the benchmark" in run.error
 

@@ -110,45 +110,40 @@ def _train(name: str, folder: Path) -> str:
     return ran.stderr
 
 
-def test_what_a_script_starts_ends_with_it(tmp_path: Path) -> None:
-    """A process in a session of its own, and a rank that will not step: ended by the limit, reported, nothing left."""
-    ended = end_of_trial(
-        tmp_path,
-        "stubborn",
-        "import subprocess, sys, time, signal\n"
-        "from shardtune import adapter\n"
-        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
-        f"sleeper = [sys.executable, '-c', 'import time; time.sleep(600)', {str(tmp_path)!r}]\n"
-        "subprocess.Popen(sleeper, start_new_session=True)\n"
-        "time.sleep(600)\n",
-        no_progress_s=15,
-    )
-    assert ended["kind"] == "no_progress"
-    time.sleep(0.2)
-    remaining = [p for p in psutil.process_iter(["cmdline"]) if str(tmp_path) in (p.info["cmdline"] or [])]
-    assert remaining == []
+def test_a_script_may_load_for_longer_than_it_may_stand_still_and_what_it_started_ends_with_it(tmp_path: Path) -> None:
+    """Once it has reported, only its reports are progress, however much it computes. Its end reaches a process in a
+    session of its own, and a rank that heeds no signal.
 
-
-def test_a_script_may_load_for_longer_than_it_may_stand_still_until_it_first_reports(tmp_path: Path) -> None:
-    """Afterwards, only its reports are progress, however much it computes."""
+    `test_launchers.py` ends a script that sleeps from its beginning.
+    """
     ended = end_of_trial(
         tmp_path,
         "loading",
-        "import time\n"
+        "import signal, subprocess, sys, time\n"
         "from pathlib import Path\n"
         "import torch\n"
         "from shardtune import adapter\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        f"sleeper = [sys.executable, '-S', '-c', 'import time; time.sleep(600)', {str(tmp_path)!r}]\n"
+        "subprocess.Popen(sleeper, start_new_session=True)\n"
+        # A seventh of a core, ten times what counts as work: tests beside this one need the others.
+        "def compute():\n"
+        "    sum(range(1_000_000))\n"
+        "    time.sleep(0.1)\n"
         "trial = adapter.trial()\n"
-        "loaded_s = time.monotonic() + 25\n"
-        "while time.monotonic() < loaded_s: pass\n"
+        "loaded_s = time.monotonic() + 20\n"
+        "while time.monotonic() < loaded_s: compute()\n"
         "trial.prepare(torch.nn.Linear(2, 1))\n"
         "trial.report(1.0)\n"
         "Path(__file__).with_name('reported').touch()\n"
-        "while True: pass\n",
+        "while True: compute()\n",
         no_progress_s=15,
     )
     assert (tmp_path / "reported").exists(), ended
     assert ended["kind"] == "no_progress"
+    time.sleep(0.2)
+    remaining = [p for p in psutil.process_iter(["cmdline"]) if str(tmp_path) in (p.info["cmdline"] or [])]
+    assert remaining == []
 
 
 def end_of_trial(tmp_path: Path, name: str, body: str, no_progress_s: float) -> dict[str, Any]:

@@ -15,13 +15,13 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from shardtune.db.session import Database
-from shardtune.service.app import create_app
 from shardtune.service.cli import main
 from shardtune.service.cli.processes import listening_socket
 from shardtune.service.process.context import Context
 from shardtune.service.settings import Settings
 from tests.flow.helpers.manual_clock import Clock
 from tests.support.long_run import WIDE
+from tests.support.service import spare_apps
 from tests.support.service.local_client import local_client
 from tests.support.service.postgres_server import administer, copy_of
 from tests.support.service.scenarios import tune
@@ -43,8 +43,10 @@ def prepare(url: str, work: Callable[[TestClient], object]) -> None:
     """Let it work over HTTP with a service on that database."""
     settings = Settings(database_url=url, sweep_s=3600, fingerprint_check_s=3600, retune_every_s=3600)
     context = Context(Database(url), settings, Clock())
-    with local_client(create_app(context=context, migrate=False)) as client:
+    app = spare_apps.take(settings, context)
+    with local_client(app) as client:
         work(client)
+    spare_apps.give_back(app)
 
 
 def answer(url: str, worker: str) -> None:
@@ -111,36 +113,28 @@ def postgres_start(request: pytest.FixtureRequest, postgres_template: str) -> st
     return request.getfixturevalue("answered_postgres")(**marked.kwargs) if marked else postgres_template
 
 
-@pytest.fixture(scope="session")
-def spare_apps() -> list[FastAPI]:
-    """Applications that no service uses just now: FastAPI works out its 100 routes once per application, 0.2 s."""
-    return []
-
-
 @pytest.fixture
-def spare_app(spare_apps: list[FastAPI]) -> Iterator[FastAPI]:
-    """Database of one kind, for a context that the test makes."""
-    app = spare_apps.pop() if spare_apps else create_app(Settings(), migrate=False)
+def spare_app() -> Iterator[FastAPI]:
+    """Application for a service whose context the test makes."""
+    app = spare_apps.take(Settings())
     yield app
-    spare_apps.append(app)
+    spare_apps.give_back(app)
 
 
 @pytest.fixture
-def open_service(clock: Clock, spare_apps: list[FastAPI]) -> Iterator[Callable[[str], TestClient]]:
+def open_service(clock: Clock) -> Iterator[Callable[[str], TestClient]]:
     """Start a service on a database; the test sweeps expired leases and looks at fingerprints itself."""
     clients: list[TestClient] = []
 
     def open_one(url: str) -> TestClient:
         settings = Settings(database_url=url, sweep_s=3600, fingerprint_check_s=3600, retune_every_s=3600)
-        app = spare_apps.pop() if spare_apps else create_app(settings, migrate=False)
-        app.state.context = Context(Database(url), settings, clock)
-        clients.append(local_client(app))
+        clients.append(local_client(spare_apps.take(settings, Context(Database(url), settings, clock))))
         return clients[-1].__enter__()
 
     yield open_one
     for client in clients:
         client.__exit__(None, None, None)
-        spare_apps.append(client.app)
+        spare_apps.give_back(client.app)
 
 
 @pytest.fixture
@@ -162,10 +156,11 @@ def context(quick_client: TestClient) -> Context:
 
 
 @pytest.fixture
-def http(sqlite_url: str, spare_app: FastAPI, monkeypatch: pytest.MonkeyPatch) -> Iterator[httpx.Client]:
+def http(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[httpx.Client]:
     """A client of the service that the commands find in the environment."""
-    spare_app.state.context = Context.opened(Settings(database_url=sqlite_url))
-    server = uvicorn.Server(uvicorn.Config(spare_app, log_config=None))
+    settings = Settings(database_url=sqlite_url)
+    app = spare_apps.take(settings, Context.opened(settings))
+    server = uvicorn.Server(uvicorn.Config(app, log_config=None))
     listener = listening_socket()
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
@@ -176,6 +171,7 @@ def http(sqlite_url: str, spare_app: FastAPI, monkeypatch: pytest.MonkeyPatch) -
     server.should_exit = True
     thread.join()
     listener.close()
+    spare_apps.give_back(app)
 
 
 @pytest.fixture

@@ -1,6 +1,10 @@
-"""Imports of the fork server: none may initialise CUDA or start a thread, because no rank could be forked after it."""
+"""Imports of the fork server: none may initialise CUDA or start a thread, because no rank could be forked after it.
+
+One process imports for itself and answers the tests of what has been imported; the others are forks that have torch imported.
+"""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,24 +13,68 @@ from typing import Any
 import pytest
 
 from shardtune.workers.launch import Launch
+from tests.support.processes import preloaded_forks
 
-FORK_SERVER = """
-import json, sys
-from shardtune.workers.rank.fork_server import early_imports, server
-for name in (*early_imports.LATE_IMPORTS, "peft", "transformers.models.llama.modeling_llama"):
-    early_imports.import_if_there(name)
-print(json.dumps([name for name in ("torchao", "bitsandbytes", "torch.utils.cpp_extension") if name in sys.modules]))
-"""
+LORA = {
+    "plain": "peft.tuners.lora.layer",
+    "imported_early": [],
+    "quantised": "peft.tuners.lora.bnb",
+    "flat": ["first.weight"],
+    "imported_by_use": ["torchao", "bitsandbytes"],
+    "lora_looks_for_torchao": True,
+    "transformers_has_torchao": True,
+}
 
-READY = """
+COLD = """
 import json, os, sys
+from shardtune.workers.rank.fork_server import early_imports
 from shardtune.workers.rank.fork_server.server import ForkServer
-orders, no_more = os.pipe()
-os.close(no_more)
-events, server_events = os.pipe()
-ForkServer(orders, server_events).run()
-ready = json.loads(os.read(events, 1 << 16))
-print(json.dumps([ready["unsafe"], ready["operators_built"], "torch.utils.cpp_extension" in sys.modules]))
+
+def imported(*names):
+    return [name for name in names if name in sys.modules]
+
+def ready():
+    orders, no_more = os.pipe()
+    os.close(no_more)
+    events, server_events = os.pipe()
+    ForkServer(orders, server_events).run()
+    event = json.loads(os.read(events, 1 << 16))
+    return [event["unsafe"], event["operators_built"], "torch.utils.cpp_extension" in sys.modules]
+
+def preloaded():
+    for name in (*early_imports.LATE_IMPORTS, "peft", "transformers.models.llama.modeling_llama"):
+        early_imports.import_if_there(name)
+    return imported("torchao", "bitsandbytes", "torch.utils.cpp_extension")
+
+def lora():
+    import peft, torch
+    from peft import helpers
+    from peft.tuners.lora import model as lora, torchao as lora_of_torchao
+    from torch import nn
+    from transformers.quantizers import quantizer_torchao
+    model = nn.ModuleDict({"first": nn.Linear(8, 8), "second": nn.Linear(8, 8)})
+    def adapt(name):
+        peft.inject_adapter_in_model(peft.LoraConfig(target_modules=[name]), model)
+        return type(model[name]).__module__
+    plain = adapt("first")
+    early = imported("torchao", "bitsandbytes")
+    packed = helpers.bnb.nn.Linear4bit(8, 8)
+    model["second"], model.is_loaded_in_4bit = packed, True
+    quantised = adapt("second")
+    flat, _ = quantizer_torchao.flatten_tensor_state_dict({"first.weight": torch.ones(2)})
+    return {
+        "plain": plain,
+        "imported_early": early,
+        "quantised": quantised,
+        "flat": [*flat],
+        "imported_by_use": imported("torchao", "bitsandbytes"),
+        "lora_looks_for_torchao": lora_of_torchao.is_torchao_available(),
+        "transformers_has_torchao": quantizer_torchao.is_torchao_available(),
+    }
+
+answers = {"ready": ready(), "preloaded": preloaded()}
+print(json.dumps(answers), flush=True)
+print(json.dumps(answers | {"lora": lora()}))
 """
 
 PRELOAD = """
@@ -39,38 +87,8 @@ for name in ("initialises_cuda", "starts_a_thread", "harmless"):
 print(json.dumps([name for name in ("initialises_cuda", "starts_a_thread", "harmless") if name in sys.modules]))
 """
 
-LORA = """
-import shardtune.workers.rank
-import json, sys
-import peft, torch
-from peft import helpers
-from peft.tuners.lora import model as lora, torchao as lora_of_torchao
-from torch import nn
-from transformers.quantizers import quantizer_torchao
-LIBRARIES = ("torchao", "bitsandbytes")
-model = nn.ModuleDict({"first": nn.Linear(8, 8), "second": nn.Linear(8, 8)})
-def adapt(name):
-    peft.inject_adapter_in_model(peft.LoraConfig(target_modules=[name]), model)
-    return type(model[name]).__module__
-plain = adapt("first")
-early = [name for name in LIBRARIES if name in sys.modules]
-packed = helpers.bnb.nn.Linear4bit(8, 8)
-model["second"], model.is_loaded_in_4bit = packed, True
-quantised = adapt("second")
-flat, _ = quantizer_torchao.flatten_tensor_state_dict({"first.weight": torch.ones(2)})
-print(json.dumps({
-    "plain": plain,
-    "imported_early": early,
-    "quantised": quantised,
-    "flat": [*flat],
-    "imported_by_use": [name for name in LIBRARIES if name in sys.modules],
-    "lora_looks_for_torchao": lora_of_torchao.is_torchao_available(),
-    "transformers_has_torchao": quantizer_torchao.is_torchao_available(),
-}))
-"""
-
 PREPARES = """
-import os, time
+import os, sys, time
 from pathlib import Path
 from shardtune.workers.rank.fork_server import early_imports, forking, server
 from shardtune.workers.rank.process import cpu_time
@@ -83,26 +101,37 @@ def report(folder):
 early_imports.LATE_IMPORTS = ()
 early_imports.preload, forking.PROGRAMS = burn, {"trial": report}
 server.trial_dir.read_task, server.uses_cpu_adam = lambda folder: None, lambda task: False
-server.ForkServer(0, 1).run()
+orders, events = (os.open(path, flag) for path, flag in zip(sys.argv[1:], (os.O_RDONLY, os.O_WRONLY)))
+server.ForkServer(orders, events).run()
 """
 
 
-def printed(code: str, *arguments: str) -> Any:
-    """JSON value in the last line that the code prints in a process of its own."""
-    done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+def fork(code: str, *arguments: str, folder: Path) -> tuple[Any, Path]:
+    """Start code in a fork that has the libraries imported; its process, and the file of its output."""
+    script, output = folder / "script.py", folder / "printed"
+    script.write_text(code)
+    return preloaded_forks.fork(preloaded_forks.script, script, *arguments, output=output), output
 
 
-def test_the_fork_server_imports_no_library_that_asks_the_gpu() -> None:
-    assert printed(FORK_SERVER) == []
+@pytest.fixture(scope="module")
+def cold(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Answers of a process that is first a fork server, then imports what adapters and models need, then uses it.
+
+    `lora` is missing where a library of it is.
+    """
+    environment = os.environ | {"TORCH_EXTENSIONS_DIR": str(tmp_path_factory.mktemp("extensions"))}
+    done = subprocess.run([sys.executable, "-c", COLD], capture_output=True, text=True, check=False, env=environment)
+    answers = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"ready"')]
+    assert answers, done.stderr
+    return answers[-1] | {"end": (done.returncode, done.stderr)}
 
 
-def test_a_fork_server_that_is_ready_has_not_asked_for_gpus_itself(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
-    assert printed(READY) == [None, False, False]
+def test_the_fork_server_imports_no_library_that_asks_the_gpu(cold: dict[str, Any]) -> None:
+    assert cold["preloaded"] == []
+
+
+def test_a_fork_server_that_is_ready_has_not_asked_for_gpus_itself(cold: dict[str, Any]) -> None:
+    assert cold["ready"] == [None, False, False]
 
 
 @pytest.mark.parametrize(
@@ -117,33 +146,32 @@ def test_on_gpus_ranks_import_what_would_keep_them_from_being_forked(
         "import threading, time\nthreading.Thread(target=time.sleep, args=(600,), daemon=True).start()\n"
     )
     (tmp_path / "harmless.py").write_text("")
-    assert printed(PRELOAD, device, str(tmp_path)) == imported
+    process, output = fork(PRELOAD, device, str(tmp_path), folder=tmp_path)
+    process.join(120)
+    printed = output.read_text()
+    assert process.exitcode == 0, printed
+    assert json.loads(printed.splitlines()[-1]) == imported
 
 
-def test_libraries_are_found_once_they_are_used() -> None:
+def test_libraries_are_found_once_they_are_used(cold: dict[str, Any]) -> None:
     pytest.importorskip("torchao")
     pytest.importorskip("bitsandbytes")
-    assert printed(LORA) == {
-        "plain": "peft.tuners.lora.layer",
-        "imported_early": [],
-        "quantised": "peft.tuners.lora.bnb",
-        "flat": ["first.weight"],
-        "imported_by_use": ["torchao", "bitsandbytes"],
-        "lora_looks_for_torchao": True,
-        "transformers_has_torchao": True,
-    }
+    assert cold.get("lora") == LORA, cold["end"]
 
 
 def test_the_first_rank_counts_the_fork_servers_preparation_as_its_own_work(tmp_path: Path) -> None:
     """An import in the fork server must not look like another program that disturbs the run."""
-    launch = Launch.of(2)
-    order = {"launch": str(tmp_path), "as": launch.model_dump(mode="json")}
-    with subprocess.Popen([sys.executable, "-c", PREPARES], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:
-        assert server.stdin is not None and server.stdout is not None
-        server.stdin.write(json.dumps(order).encode() + b"\n")
-        server.stdin.flush()
-        events = [json.loads(server.stdout.readline()) for _ in range(4)]
-        server.stdin.close()
+    order = {"launch": str(tmp_path), "as": Launch.of(2).model_dump(mode="json")}
+    pipes = tmp_path / "orders", tmp_path / "events"
+    for pipe in pipes:
+        os.mkfifo(pipe)
+    server, _ = fork(PREPARES, *map(str, pipes), folder=tmp_path)
+    with pipes[0].open("w") as orders, pipes[1].open() as lines:
+        orders.write(json.dumps(order) + "\n")
+        orders.flush()
+        events = [json.loads(lines.readline()) for _ in range(4)]
+    server.join(60)
+    assert server.exitcode == 0
     assert [event["event"] for event in events] == ["ready", "started", "exited", "exited"]
     first_s, second_s = (float((tmp_path / f"spent_{rank}").read_text()) for rank in range(2))
     assert 1.0 <= first_s - second_s < 3.0

@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.support.long_run import wide
 from tests.support.processes.command_line import words_of
 from tests.support.ranks.tiny_tasks import tiny_task
 
@@ -42,11 +43,14 @@ def test_no_process_of_a_trial_shows_the_key(tmp_path: Path, start: str, process
         agent.wait(timeout=60)
 
 
-@pytest.mark.parametrize(("start", "processes"), [("--cold", 2), ("--no-build-operators", 3)])
+@pytest.mark.parametrize(("start", "processes"), [wide("--cold", 2), ("--no-build-operators", 3)])
 def test_no_process_of_a_trial_has_the_descriptor_of_the_key_or_its_variable(
     tmp_path: Path, start: str, processes: int
 ) -> None:
-    """A descriptor above the standard ones, as on rented machines; ranks could read what is left in its pipe."""
+    """A descriptor above the standard ones, as on rented machines; ranks could read what is left in its pipe.
+
+    The agent closes it before it starts any process; cold ranks are asked for in the long run.
+    """
     (tmp_path / "trial.json").write_text(ENDLESS.model_dump_json())
     command = [sys.executable, "-m", "shardtune.workers", "run-trial", str(tmp_path / "trial.json"), start]
     pipe, written = os.pipe()

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 import httpx
 
 from shardtune.db.session import Database
-from shardtune.service.app import create_app
 from shardtune.service.cli.processes import listening_socket
 from shardtune.service.process.context import Context
 from shardtune.service.server import Server, ServerConfig
 from shardtune.service.settings import Settings
+from tests.support.service import spare_apps
 
 _PATIENCE_S = 30
 
@@ -55,7 +55,8 @@ def served(url: str, **settings: object) -> Iterator[Served]:
     """One service on a migrated database."""
     chosen = Settings(database_url=url, **settings)
     context = Context(Database(url), chosen)
-    server = Server(ServerConfig(create_app(chosen, context, migrate=False), chosen), context)
+    app = spare_apps.take(chosen, context)
+    server = Server(ServerConfig(app, chosen), context)
     listener = listening_socket()
     port = listener.getsockname()[1]
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
@@ -68,3 +69,4 @@ def served(url: str, **settings: object) -> Iterator[Served]:
         server.should_exit = True
         thread.join()
         listener.close()
+        spare_apps.give_back(app)

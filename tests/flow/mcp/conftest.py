@@ -7,10 +7,10 @@ import httpx
 import pytest
 import uvicorn
 
-from shardtune.service.app import create_app
 from shardtune.service.cli.processes import listening_socket
 from shardtune.service.process.context import Context
 from shardtune.service.settings import Settings
+from tests.support.service import spare_apps
 from tests.support.service.scenarios import bearer, make_key
 
 
@@ -18,9 +18,8 @@ from tests.support.service.scenarios import bearer, make_key
 def service(sqlite_url: str) -> Iterator[httpx.Client]:
     """A service with the MCP server."""
     settings = Settings(database_url=sqlite_url, mcp=True)
-    server = uvicorn.Server(
-        uvicorn.Config(create_app(settings, Context.opened(settings), migrate=False), log_config=None)
-    )
+    app = spare_apps.take(settings, Context.opened(settings))
+    server = uvicorn.Server(uvicorn.Config(app, log_config=None))
     listener = listening_socket()
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()
@@ -29,6 +28,7 @@ def service(sqlite_url: str) -> Iterator[httpx.Client]:
     server.should_exit = True
     thread.join()
     listener.close()
+    spare_apps.give_back(app)
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """A confirmed answer outlasts an extension whose comparison is undecided, and says so."""
 
+import copy
 from types import MappingProxyType
 
 import pytest
@@ -50,9 +51,31 @@ def extend_in_vain(client, budget=MappingProxyType({}), **inventory):
     return worker, study_id, before["result"], best
 
 
+@pytest.fixture(scope="module")
+def extended_start(sqlite_after):
+    """Database with the study extended in vain, and what `extend_in_vain` returned."""
+    made = []
+
+    def extended_in_vain(client):
+        made.append(extend_in_vain(client))
+
+    return sqlite_after(extended_in_vain), *made[0]
+
+
 @pytest.fixture
-def extended(quick_client):
-    return extend_in_vain(quick_client)
+def sqlite_start(request, sqlite_template):
+    """Begin with the study where a test names it."""
+    named = "extended" in request.fixturenames
+    return request.getfixturevalue("extended_start")[0] if named else sqlite_template
+
+
+@pytest.fixture
+def extended(quick_client, extended_start):
+    """Worker that goes on with the study of the service's database, the study's id, and its state before."""
+    _, worker, *facts = extended_start
+    worker = copy.copy(worker)
+    worker.client = quick_client
+    return worker, *facts
 
 
 def test_a_confirmed_answer_outlasts_an_undecided_extension(quick_client, extended):

@@ -104,10 +104,48 @@ def purpose(request):
     return request.param
 
 
+def _only_optional_runs_are_left(client, **study):
+    worker = register(client)
+    study_id = create(client, **study)
+    while known_answer.find(client.app.state.context, study_id) is None:
+        worker.do(worker.lease())
+
+
+def recipes_are_left(client):
+    """Work until a comparison of recipes is next; no optional run is leased."""
+    _only_optional_runs_are_left(client, **RECIPE)
+
+
+def rehearsals_are_left(client):
+    """Work until a rehearsal is next."""
+    _only_optional_runs_are_left(client, **REHEARSAL)
+
+
+def sustained_run_is_left(client):
+    """Work until the sustained run is next."""
+    _only_optional_runs_are_left(client, **SUSTAINED)
+
+
+STARTS = {"recipe": recipes_are_left, "rehearsal": rehearsals_are_left, "sustained": sustained_run_is_left}
+
+
+@pytest.fixture
+def sqlite_start(request, sqlite_template, sqlite_after):
+    """Begin with a study of which only optional runs are left where a test names it."""
+    named = "study_id" in request.fixturenames
+    return sqlite_after(STARTS[request.node.callspec.params["purpose"]]) if named else sqlite_template
+
+
+@pytest.fixture
+def study_id(quick_client):
+    """Study that the service's database begins with."""
+    (study,) = quick_client.get("/v1/studies").json()["studies"]
+    return study["study_id"]
+
+
 @pytest.mark.parametrize("is_paused", [False, True])
-def test_a_study_cancelled_during_an_optional_run_keeps_its_answer(quick_client, purpose, is_paused):
+def test_a_study_cancelled_during_an_optional_run_keeps_its_answer(quick_client, study_id, purpose, is_paused):
     worker = register(quick_client)
-    study_id = create(quick_client, **STUDIES[purpose])
     lease = first_optional_run(quick_client, worker, purpose)
     if is_paused:
         quick_client.post(f"/v1/studies/{study_id}:pause").raise_for_status()
@@ -131,9 +169,8 @@ def test_a_quota_that_is_used_up_when_optional_runs_are_due_does_not_delay_the_a
     check_answer_without(quick_client, study_id, purpose, "gpu_seconds_per_day")
 
 
-def test_a_quota_used_up_while_an_optional_run_waits_does_not_delay_the_answer(quick_client, purpose):
+def test_a_quota_used_up_while_an_optional_run_waits_does_not_delay_the_answer(quick_client, study_id, purpose):
     worker = register(quick_client)
-    study_id = create(quick_client, **STUDIES[purpose])
     first_optional_run(quick_client, worker, purpose)
     worker.register()
     set_quota(quick_client, 1)
@@ -141,9 +178,8 @@ def test_a_quota_used_up_while_an_optional_run_waits_does_not_delay_the_answer(q
     check_answer_without(quick_client, study_id, purpose, "gpu_seconds_per_day")
 
 
-def test_a_worker_that_ends_before_an_optional_run_leaves_it_out(quick_client, purpose):
+def test_a_worker_that_ends_before_an_optional_run_leaves_it_out(quick_client, study_id, purpose):
     worker = register(quick_client)
-    study_id = create(quick_client, **STUDIES[purpose])
     first_optional_run(quick_client, worker, purpose)
     worker.register()
     assert lease_with_end(worker, 1.0) is None
@@ -156,13 +192,10 @@ GONE_S = 100
 
 @pytest.mark.parametrize("has_begun", [True, False])
 @pytest.mark.parametrize("purpose", ["sustained", *STUDIES])
-def test_the_answer_comes_when_the_last_live_worker_is_gone(quick_client, context, clock, purpose, has_begun):
+def test_the_answer_comes_when_the_last_live_worker_is_gone(quick_client, study_id, context, clock, purpose, has_begun):
     worker = register(quick_client)
-    study_id = create(quick_client, **(STUDIES | {"sustained": SUSTAINED})[purpose])
     if has_begun:
         first_optional_run(quick_client, worker, purpose)
-    else:
-        work_until_only_optional_runs_are_left(quick_client, worker, study_id)
     clock.turn(GONE_S)
     register(quick_client, "live")
     expiry.sweep(context)
@@ -178,12 +211,6 @@ def test_the_answer_comes_when_the_last_live_worker_is_gone(quick_client, contex
         assert (sustained["outcome"], sustained["reason"]) == ("left_out", "no live worker is left that knows this run")
     else:
         check_answer_without(quick_client, study_id, purpose, "no live worker")
-
-
-def work_until_only_optional_runs_are_left(client, worker, study_id):
-    """Report runs until the answer is known; no optional run is leased."""
-    while known_answer.find(client.app.state.context, study_id) is None:
-        worker.do(worker.lease())
 
 
 def test_a_study_without_its_answer_waits_for_a_worker(quick_client, context, clock):

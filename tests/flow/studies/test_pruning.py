@@ -35,8 +35,26 @@ def search_run(trial):
     return next(run for run in trial["runs"] if run["purpose"] == RunPurpose.SEARCH)
 
 
-def test_a_slow_trial_is_told_as_pruned_with_what_it_measured(quick_client):
-    study, trials = run_study(quick_client, obedient([]), **THREE_BACKENDS)
+@pytest.fixture(scope="module")
+def pruned_start(sqlite_after):
+    """Database with a study of an obedient worker, the plans of its tasks, the study and its trials."""
+    plans, ended = [], []
+
+    def study_with_a_slow_trial(client):
+        ended.append(run_study(client, obedient(plans), **THREE_BACKENDS))
+
+    return sqlite_after(study_with_a_slow_trial), plans, *ended[0]
+
+
+@pytest.fixture
+def sqlite_start(request, sqlite_template):
+    """Begin with that study where a test names it."""
+    named = "pruned_start" in request.fixturenames
+    return request.getfixturevalue("pruned_start")[0] if named else sqlite_template
+
+
+def test_a_slow_trial_is_told_as_pruned_with_what_it_measured(quick_client, pruned_start):
+    *_, study, trials = pruned_start
     pruned = [trial for trial in trials if trial["state"] == "pruned"]
     assert SLOW in [trial["number"] for trial in pruned] and study["trials"]["pruned"] == len(pruned)
     observed_measurement = search_run(pruned[0])["measurement"]
@@ -50,9 +68,8 @@ def test_a_slow_trial_is_told_as_pruned_with_what_it_measured(quick_client):
     assert "Stopped after 4 timed steps" in page and ">pruned</span>" in page
 
 
-def test_no_answer_rests_on_a_pruned_trial(quick_client):
-    plans = []
-    study, trials = run_study(quick_client, obedient(plans), **THREE_BACKENDS)
+def test_no_answer_rests_on_a_pruned_trial(pruned_start):
+    _, plans, study, trials = pruned_start
     assert all(trial["origin"] == "sampler" for trial in trials if trial["state"] == "pruned")
     assert all(len(trial["runs"]) == 1 for trial in trials if trial["state"] == "pruned")
     fresh = study["result"]["final_comparison"]["runs"]
@@ -73,7 +90,7 @@ def disturbed_at(numbers, plans, attempts=99, foreign=1.5):
     def behave(lease, task) -> Measurement:
         plans.append((lease.trial_number, lease.attempt, task.plan.prune_above_s))
         is_disturbed = lease.trial_number in numbers and lease.attempt <= attempts
-        new_measurement = measurement(speed_of(task.config) * (0.4 if is_disturbed else 1))
+        new_measurement = on_quiet_machine(measurement(speed_of(task.config) * (0.4 if is_disturbed else 1)))
         conditions = Conditions(foreign_cpu_cores=foreign if is_disturbed else 0.0)
         above = task.plan.prune_above_s
         early = PRUNED if above is not None and new_measurement.step_time_s > above else {}

@@ -13,7 +13,7 @@ from shardtune.service.wording.backend_words import backend_name
 from shardtune.service.wording.knob_words import knob_name
 
 _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
-_WITH_HYPHEN = re.compile(r"\S*\d[-–]\d\S*")
+_WITH_HYPHEN = re.compile(r"(\S*\d[-–]\d\S*)")
 
 
 def rate(value: float | None) -> str:
@@ -115,7 +115,10 @@ def sentence(text: str) -> str:
 
 def unbroken(text: str) -> Markup:
     """Mark dates and ranges of numbers, so that no line ends at their hyphens."""
-    return Markup(_WITH_HYPHEN.sub(r'<span class="nowrap">\g<0></span>', str(escape(text))))
+    # Split by a group, every second piece is what the group matched.
+    pieces = _WITH_HYPHEN.split(text)
+    whole = Markup('<span class="nowrap">{}</span>')
+    return Markup("").join(whole.format(piece) if at % 2 else escape(piece) for at, piece in enumerate(pieces))
 
 
 FILTERS = {

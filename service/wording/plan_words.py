@@ -86,4 +86,4 @@ def _knee_name(plan: Plan, knee: PlanRow) -> str:
     if any(row.gpu == knee.gpu and row.gpus > knee.gpus for row in plan.rows):
         return f"knee of {knee.gpu} (beyond it, GPU-hours grow by more than a tenth)"
     # More GPUs were not planned, so that nothing is known of them.
-    return f"knee of {knee.gpu} (the most in this plan; up to it, GPU-hours grow by less than a tenth)"
+    return f"knee of {knee.gpu} (at the plan's largest number, or beyond)"

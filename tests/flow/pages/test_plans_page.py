@@ -138,5 +138,5 @@ def test_no_date_of_a_choice_is_broken_and_no_knee_is_claimed_beyond_the_plan(qu
     choices = answer.split('<dl class="facts">')[1].split("</dl>")[0]
     plain = re.sub(r'<span class="nowrap">[^<]*</span>', "", choices)
     assert not re.search(r"<d[dt]>[^<]*\d{4}-\d\d-\d\d", plain), plain
-    assert "the most in this plan; up to it, GPU-hours grow by less than a tenth" in choices
+    assert "at the plan&#39;s largest number, or beyond" in choices
     assert "beyond it, GPU-hours grow by more than a tenth" not in choices

@@ -20,6 +20,7 @@ from shardtune.api_schemas.strategies import DdpConfig, Fsdp1Config, Fsdp2Config
 from shardtune.api_schemas.studies.exports import ExportFormat
 from shardtune.api_schemas.studies.study import Study
 from shardtune.tuner.export import export
+from shardtune.tuner.export.launchers.gpu_names import extended_resource
 from tests.support.values.launcher_exports import LAUNCHERS
 from tests.support.values.synthetic_studies import contender_of, study_of
 
@@ -107,12 +108,16 @@ def structures(study: Study, config: TrialConfig, form: ExportFormat) -> dict[st
 
 @pytest.mark.parametrize(("config", "form"), EXPORTS, ids=lambda value: getattr(value, "backend", value))
 def test_names_change_no_structure(config: TrialConfig, form: ExportFormat) -> None:
-    plain = structures(named("tiny", "model.layers", "Layer", "Experts", "NVIDIA H100"), config, form)
+    # A vendor's name of a GPU chooses the resource by which Kubernetes counts it, and so is to change a key.
+    plain = {
+        extended_resource(gpu): structures(named("tiny", "model.layers", "Layer", "Experts", gpu), config, form)
+        for gpu in ("NVIDIA H100", "AMD Instinct")
+    }
 
     @settings(max_examples=40, deadline=None)
     @given(st.tuples(WORDS, WORDS, WORDS, WORDS, WORDS))
     def check(words: tuple[str, str, str, str, str]) -> None:
-        assert structures(named(*words), config, form) == plain
+        assert structures(named(*words), config, form) == plain[extended_resource(words[4])]
 
     check()
 

@@ -4,6 +4,8 @@ Measured speeds are projected by the ratio of two predictions. Between kinds of 
 as an error of the model's prediction then cancels; rates that a worker measured exist for one of the two alone.
 """
 
+from functools import lru_cache
+
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.studies.study_request import StudyRequest
 from shardtune.api_schemas.studies.targets import Target
@@ -17,6 +19,8 @@ def is_other(target: Target, cluster: Cluster) -> bool:
     return target.gpu is not None and kind_of(target.gpu) != kind_of(cluster.gpu)
 
 
+# Every prediction of a size asks, and a name that the catalogue lacks is first compared with all of its names.
+@lru_cache(maxsize=256)
 def kind_of(name: str) -> str:
     """Name of a GPU in the catalogue; for a GPU that is not in it, the given name in lower case."""
     try:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -53,12 +54,12 @@ class TargetSizes:
         assert spec.target is not None
         return cls(shape, spec.workload, cluster, spec.target, spec.objective, hardware)
 
-    @property
+    @cached_property
     def there(self) -> Cluster:
         """Cluster of the target."""
         return rungs.target_cluster(self.cluster, self.target)
 
-    @property
+    @cached_property
     def has_other_gpus(self) -> bool:
         """Whether the target has another kind of GPU than the study's cluster."""
         return gpu_kinds.is_other(self.target, self.cluster)

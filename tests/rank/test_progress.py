@@ -5,6 +5,7 @@ import gc
 import importlib
 import json
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from shardtune.api_schemas.trials.progress import Progress
 from shardtune.workers.rank import __main__ as cold_rank
 from shardtune.workers.rank import device, main, trial_dir
 from shardtune.workers.rank.measure import speed_check
+from shardtune.workers.rank.process import activity, cpu_time
 from shardtune.workers.rank.training import user_script, wrap
 from tests.support.ranks.progress_notes import NotedInTime, end_after_notes
 from tests.support.ranks.tiny_tasks import tiny_task
@@ -74,12 +76,21 @@ raise RuntimeError("silent" if os.stat({file!r}).st_mtime_ns == before else "not
 """
 
 
+def count_only_the_script(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out the work of servers that other tests keep below pytest's process."""
+    script_clock = time.pthread_getcpuclockid(threading.get_ident())
+    # What takes the reading subtracts its own thread's time.
+    monkeypatch.setattr(cpu_time, "spent_s", lambda: time.clock_gettime(script_clock) + time.thread_time())
+    monkeypatch.setattr(activity, "_IO", Path("missing"))
+
+
 @pytest.mark.parametrize(("script", "says"), [(LOADING, "noted"), (HANGING, "silent")])
 def test_a_script_makes_progress_before_its_first_report_as_long_as_it_works(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, says: str
 ) -> None:
     """A script that loaded its weights for more than a minute was ended for lack of progress."""
     monkeypatch.setattr(trial_dir, "_TICK_S", 0.1)
+    count_only_the_script(monkeypatch)
     monkeypatch.setattr("shardtune.workers.rank.mesh.use_loopback", lambda *_: None)
     # The trial would stay the one of this process.
     monkeypatch.setattr("shardtune.workers.adapter.hand_in", lambda _: None)

@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 
 from shardtune.api_schemas.base import Schema
 from shardtune.api_schemas.machines.conditions import NONE_VISIBLE, ProgramLoad, program_names
+from shardtune.api_schemas.studies.reasons import StudyReasonCode
 from shardtune.api_schemas.trials.short_steps import Accumulations
 
 TOO_BUSY_STATE = "no candidate is shown to be faster on a quiet machine"
@@ -40,6 +41,9 @@ class OpenVerdict(Schema):
     disturbed_counted_runs: int = Field(default=0, examples=[4])
     """Number of runs that other programs disturbed and that count in the final comparison's pairs, because no further
     repeats were allowed."""
+    ended_by: StudyReasonCode | None = Field(default=None, examples=["gpu_seconds_used"])
+    """Limit of the budget that ended the final comparison before its pairs decided: `gpu_seconds_used` or
+    `wall_seconds_used`. None if no limit did."""
 
     _former_names = model_validator(mode="before")(with_present_names)
 

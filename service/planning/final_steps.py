@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from shardtune.api_schemas.studies.budget import Budget
 from shardtune.api_schemas.studies.final_comparison import Finalists
+from shardtune.api_schemas.studies.reasons import StudyReason
 from shardtune.api_schemas.studies.study_result import StudyResult, Verdict
 from shardtune.service.planning import study_budget
 from shardtune.service.planning.study_snapshot import StudySnapshot
@@ -41,8 +42,16 @@ def next_confirmation(snapshot: StudySnapshot, finalists: Finalists, elapsed_s: 
     if reason is None:
         return validation_run(snapshot, ranking_state.next, ranking.search_speeds(snapshot.history))
     ranking_state = final_comparison.without_further_runs(ranking_state, finalists)
-    result = result_of(snapshot, finalists, ranking_state)
-    return _finish(snapshot, finalists, result.model_copy(update={"notes": (*result.notes, reason)}), elapsed_s)
+    result = _ended_by_budget(result_of(snapshot, finalists, ranking_state), reason)
+    return _finish(snapshot, finalists, result, elapsed_s)
+
+
+def _ended_by_budget(result: StudyResult, reason: StudyReason) -> StudyResult:
+    """Add the limit of the budget that ended a final comparison to its result."""
+    update: dict[str, object] = {"notes": (*result.notes, reason.text)}
+    if result.undecided is not None:
+        update["undecided"] = result.undecided.model_copy(update={"ended_by": reason.code})
+    return result.model_copy(update=update)
 
 
 def pairs_so_far(snapshot: StudySnapshot, finalists: Finalists) -> int:

@@ -73,7 +73,7 @@ def _shortage_of_comparison(snapshot: StudySnapshot, field: Finalists, spent: St
     return budget_left.shortage(budget, spent, needed_s, snapshot.cluster.world_size)
 
 
-def why_no_run(snapshot: StudySnapshot, next_run: NextRun, spent: StudySpent) -> str | None:
+def why_no_run(snapshot: StudySnapshot, next_run: NextRun, spent: StudySpent) -> StudyReason | None:
     """Reason to end a final comparison before its next run, because the runs that its comparison block still needs would
     exceed a limit; None if they fit, with the checks of the answer."""
     budget, ranks = snapshot.spec.budget, snapshot.cluster.world_size
@@ -90,7 +90,7 @@ def why_no_run(snapshot: StudySnapshot, next_run: NextRun, spent: StudySpent) ->
         short = short._replace(left=f"{short.left} beside the checks of the answer")
     block = "pair" if len(next_run.arms) == 2 else "block of runs"
     rest = short.describe(f"the rest of a {block}" if complete else f"a {block}")
-    return f"the final comparison ended early: {rest}; {_MORE_PAIRS}"
+    return StudyReason(code=short.code, text=f"the final comparison ended early: {rest}; {_MORE_PAIRS}")
 
 
 def why_no_check(snapshot: StudySnapshot, spent: StudySpent) -> str | None:

@@ -142,8 +142,9 @@ class ComparisonBlocks:
         return tuple(pair for pair in pairs if pair.is_even), tuple(pair for pair in pairs if not pair.is_even)
 
     def undisturbed_comparisons(self, trials: Collection[int]) -> list[UndisturbedComparison]:
-        """Comparisons in which all these trials ran and none was disturbed or throttled: the comparison blocks taken so
-        far whose runs all state their spread and, if there is one, the search."""
+        """Comparisons in which all these trials ran undisturbed: the comparison blocks taken so far whose runs were not
+        throttled and state their spread and, if there is one, the search. Whether a search run was throttled is not
+        known here."""
         comparisons = [
             UndisturbedComparison(
                 {trial: math.log(runs[trial].tokens_per_s_per_gpu) for trial in trials},

@@ -114,6 +114,7 @@ def _undecided(result: StudyResult, field: Finalists) -> StudyResult:
             is_extension_off=True,
             disturbed_pairs=comparison.disturbed_pairs,
             disturbed_counted_runs=comparison.disturbed_counted_runs,
+            ended_by=None if result.undecided is None else result.undecided.ended_by,
         ),
     }
     if result.candidate is None and not field.defaults and result.best != result.baseline:

@@ -1,9 +1,16 @@
 """Reason why an extended study still has the answer that an earlier final comparison confirmed, or has it no longer."""
 
 from shardtune.api_schemas.formatting import counted
+from shardtune.api_schemas.studies.reasons import StudyReasonCode
 from shardtune.api_schemas.studies.study_result import StudyResult
 from shardtune.api_schemas.studies.verdicts import BusyMachine, ComparisonSummary, OpenVerdict
 from shardtune.service.wording.answers.trust_line import Trust
+
+_LIMITS = {
+    StudyReasonCode.GPU_SECONDS_USED: "budget.max_gpu_seconds",
+    StudyReasonCode.WALL_SECONDS_USED: "budget.max_wall_seconds",
+}
+"""Names of the limits that may end a final comparison."""
 
 
 def kept_answer(result: StudyResult) -> list[Trust]:
@@ -63,9 +70,10 @@ def _pairs(comparison: ComparisonSummary) -> str:
 
 
 def _open_cause(verdict: OpenVerdict) -> str:
-    """Return why the newest final comparison was undecided, with its numbers of pairs."""
+    """Return why the newest final comparison was undecided, with its numbers of pairs and the limit that ended it."""
+    ended = "" if verdict.ended_by is None else f"; {_LIMITS[verdict.ended_by]} ended it early"
     if not verdict.pairs:
-        return "no pair of its candidate and the baseline was completed"
+        return f"no pair of its candidate and the baseline was completed{ended}"
     if verdict.is_extension_off:
         return "whole steps contradict the extended step times of its pairs"
-    return f"its candidate won {verdict.won_pairs} of {counted(verdict.pairs, 'pair')}"
+    return f"its candidate won {verdict.won_pairs} of {counted(verdict.pairs, 'pair')}{ended}"

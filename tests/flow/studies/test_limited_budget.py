@@ -70,6 +70,7 @@ def test_pairs_that_do_not_fit_leave_it_undecided_and_added_pairs_raise_the_limi
     result = study["result"]
     # The summary and three trials took 24, two pairs 24, and the resume check 6 of the 12 that were kept for it.
     assert (study["gpu_seconds"], result["verdict"], result["undecided"]["pairs"]) == (54.0, "undecided", 2)
+    assert result["undecided"]["ended_by"] == "gpu_seconds_used"
     (note,) = (note for note in result["notes"] if "max_gpu_seconds" in note)
     assert "leaves 0 GPU-seconds beside the checks of the answer, and a pair takes about 12" in note
     rejected = extend(quick_client, study_id, add_trials=3)

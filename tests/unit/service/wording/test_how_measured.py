@@ -7,6 +7,7 @@ import pytest
 
 from shardtune.api_schemas.machines.conditions import ProgramLoad
 from shardtune.api_schemas.strategies import DdpConfig, TrialConfig, ZeroConfig
+from shardtune.api_schemas.studies.reasons import StudyReasonCode
 from shardtune.api_schemas.studies.study_result import FinalComparison, Speedup, StudyResult, Verdict
 from shardtune.api_schemas.studies.verdicts import BusyMachine, OpenVerdict
 from shardtune.service.pages import figures
@@ -237,3 +238,13 @@ def test_a_busy_program_does_not_read_like_a_version() -> None:
 @pytest.mark.parametrize(("number", "words"), [(1, "some of"), (5, "some of"), (6, "most of"), (10, "all of")])
 def test_a_part_is_said_in_words(number: int, words: str) -> None:
     assert part_of(number, 10) == words
+
+
+@pytest.mark.parametrize(
+    ("pairs", "cause"),
+    [(2, "won 1 of 2 pairs; budget.max_gpu_seconds ended it early"), (0, "was completed; budget.max_gpu_seconds ended it")],
+)
+def test_a_kept_answer_names_the_limit_that_ended_the_newest_comparison(pairs: int, cause: str) -> None:
+    newest = OPEN.model_copy(update={"pairs": pairs, "won_pairs": 1, "ended_by": StudyReasonCode.GPU_SECONDS_USED})
+    study = study_of().model_copy(update={"result": result(RATIOS, later_undecided=newest)})
+    assert any(cause in reason.text for reason in trust(study, ResultRuns((FASTER.config, BASELINE.config))))

@@ -17,6 +17,7 @@ from shardtune.service.pages.charts.interval import Interval, interval
 from shardtune.service.pages.charts.plot import Plot
 from shardtune.service.pages.views import best, freshness, purpose, target_speed, words
 from shardtune.service.pages.views.freshness import StudyFreshness
+from shardtune.service.pages.views.plans.study_link import plan_address
 from shardtune.service.pages.views.purpose import Purpose
 from shardtune.service.pages.views.recommendation import Recommended, of_study
 from shardtune.service.pages.views.study_sections import search_charts
@@ -98,6 +99,8 @@ class StudyContext:
     recommended: Recommended | None
     box: RecommendationBox | None
     """Words of the recommendation's box."""
+    plan: str
+    """Address of a plan with this study's speeds; empty if no plan can use them."""
     since: Plot | None
     """Chart of the tuning target's speed at each of its measurements."""
 
@@ -154,6 +157,7 @@ def study_page(session: Session, row: StudyRow, chosen: TrialFilter, page: Page,
         projection=projection_section(study),
         recommended=recommended,
         box=recommendation_box(recommended, answer) if recommended and answer else None,
+        plan=plan_address(study),
         since=target_speed.chart(session, row.id) if recommended else None,
     )
 

@@ -107,3 +107,12 @@ def test_the_page_marks_what_the_study_measured(quick_client, study):
     assert f"study={study['study_id']}" in text.partition('<a href="/plans?')[2].partition('"')[0]
     wrong = html.unescape(quick_client.get("/plans", params=form | {"study": "study-nobody"}, headers=HTML).text)
     assert 'id="wrong-study">study (study-nobody) is not stored here' in wrong and 'value="study-nobody"' in wrong
+
+
+def test_the_page_of_the_study_leads_to_a_plan_with_its_rows(quick_client, study):
+    text = html.unescape(quick_client.get(f"/studies/{study['study_id']}", headers=HTML).text)
+    address = re.findall(r'href="(/plans\?[^"]*)"', text)[0]
+    plan = html.unescape(quick_client.get(address, headers=HTML).text)
+    sources = [source.partition("<")[0] for source in re.findall(r'<td data-label="Source">(.*?)</td>', plan)]
+    assert len(sources) == 4 and "measured (confirmed)" in plan and 'class="wrong"' not in plan
+    assert sources[1:] == ["projected"] * 3

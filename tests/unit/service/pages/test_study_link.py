@@ -1,0 +1,52 @@
+"""A study's page leads to a plan only where a plan can use what the study measured."""
+
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from shardtune.api_schemas.machines.hardware import Cluster
+from shardtune.api_schemas.strategies import DdpConfig, TrialConfig
+from shardtune.api_schemas.studies.study import Study
+from shardtune.api_schemas.studies.study_result import StudyResult, Verdict
+from shardtune.api_schemas.training.models import ModelSpec
+from shardtune.service.pages.views.plans.study_link import plan_address
+from tests.support.values.synthetic_studies import contender_of, study_of
+
+CPU_RANKS = Cluster(device="cpu", gpus_per_node=2, memory_gib=4, host_memory_gib=8)
+H100 = Cluster(gpu="NVIDIA H100 80GB HBM3", gpus_per_node=8, memory_gib=80, host_memory_gib=1000)
+
+
+def answered(cluster: Cluster = H100, **changes: object) -> Study:
+    best = contender_of(TrialConfig(strategy=DdpConfig()))
+    result = StudyResult(best=best, baseline=best, speedup=None, verdict=Verdict.UNDECIDED)
+    study = study_of("llama-tiny", "bf16-mixed", cluster)
+    return study.model_copy(update={"result": result, "spec": study.spec.model_copy(update=changes)})
+
+
+def test_the_address_states_the_measured_gpus_and_multiples_of_them() -> None:
+    study = answered(model=ModelSpec.model_validate("llama-3.1-8b"))
+    fields = {name: value for name, (value,) in parse_qs(urlsplit(plan_address(study)).query).items()}
+    assert fields == {
+        "model": "llama-3.1-8b", "study": study.study_id, "gpus": "H100-SXM5-80GB",
+        "counts": "8, 16, 32, 64", "gpus_per_node": "8",
+    }  # fmt: skip
+
+
+def test_a_model_of_the_hub_is_named_with_the_commit_that_was_trained() -> None:
+    model = ModelSpec.model_validate({"hub": "Qwen/Qwen3-8B@" + "a" * 40, "config": {"model_type": "qwen3"}})
+    assert f"model=hub&hub=Qwen%2FQwen3-8B%40{'a' * 40}" in plan_address(answered(model=model))
+
+
+def test_what_no_plan_can_use_has_no_address() -> None:
+    assert not plan_address(answered(CPU_RANKS))
+    assert not plan_address(answered(H100.model_copy(update={"gpu": "Home-made 9000"})))
+    assert not plan_address(answered(model=ModelSpec(name="llama-tiny", config={"model_type": "llama"})))
+    assert not plan_address(answered().model_copy(update={"result": None}))
+
+
+@pytest.mark.parametrize("change", [{"float8": "tensorwise"}, {"optimizer": {"kind": "muon"}}])
+def test_another_training_than_that_of_plans_has_no_address(change: dict[str, object]) -> None:
+    study = answered(model=ModelSpec.model_validate("llama-tiny"))
+    assert plan_address(study)
+    workload = type(study.spec.workload).model_validate(study.spec.workload.model_dump(exclude_defaults=True) | change)
+    assert not plan_address(study.model_copy(update={"spec": study.spec.model_copy(update={"workload": workload})}))

@@ -227,7 +227,16 @@ def _reduction_bytes(
         # that, a tied table's two gradients stand beside their sum.
         "end": d.reduce * s.table
         + np.maximum(
-            s.gathered * s.root_trained + d.reduce * s.root_trained * s.copies,
+            s.gathered * s.root_trained + d.reduce * s.root_trained * s.copies + _reduced_root_bytes(c, d, s, at_once),
             s.gathered * (s.root + s.tied * s.root_trained) + d.reduce * s.unit_trained * s.copies,
         ),
     }
+
+
+def _reduced_root_bytes(c: Candidates, d: Dtypes, s: _Sizes, at_once: bool) -> Array:
+    """Additional bytes of shards while the root unit's gradients are reduced: the accumulated shard, to which the new one
+    is added, and FSDP1's new one."""
+    # FSDP2 has freed the whole gradients when it makes the new shard.
+    new = np.where((c.shard > 1) & at_once, d.reduce * s.root_trained / c.shard, 0.0)
+    is_added = (c.accumulation > 1) & (c.sync_last == 0) & (c.sync_shard_only == 0)
+    return new + np.where(is_added, d.master * s.root_trained / c.shard, 0.0) * s.on_device

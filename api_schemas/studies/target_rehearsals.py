@@ -34,7 +34,7 @@ class TargetRehearsal(Schema):
     problem: RehearsalProblem | None = None
     """Reason why the configuration was rejected or could not be rehearsed; null if it was built and fits."""
     allocated_gib: float | None = Field(default=None, examples=[16.8])
-    """Peak memory of tensors in GiB, on the rank that needs most of those rehearsed. null if the configuration was not
+    """Peak memory of tensors in GiB: the largest among the ranks that were rehearsed. null if the configuration was not
     built."""
     predicted_gib: float | None = Field(default=None, examples=[16.5])
     """Predicted peak memory of tensors in GiB, to compare with the rehearsed peak `allocated_gib`."""

@@ -139,8 +139,8 @@ class Rehearsal(Schema):
     """Reason why the configuration cannot be built, needs too much memory (`over_memory`), or was not rehearsed; null
     where it builds and fits."""
     allocated_gib: float | None = None
-    """Peak memory of tensors in GiB, on the rank that needs most of those rehearsed, for the model with all its blocks;
-    null if the rehearsal gave no figures."""
+    """Peak memory of tensors in GiB: the largest among the ranks that were rehearsed, extrapolated to all blocks of the
+    model; null if the rehearsal gave no figures."""
     predicted_gib: float | None = None
     """Predicted peak memory of tensors in GiB, to compare with the rehearsed `allocated_gib`; null if nothing can be
     predicted for the model."""

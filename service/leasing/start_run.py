@@ -97,7 +97,7 @@ def _start_run(context: Context, session: Session, study: StudyRow, run: RunRow,
 
 
 def renew_lease(context: Context, session: Session, run: RunRow) -> Lease | None:
-    """Renew the lease that a worker session already has. None if the lease was lost just now, or if it was sent so
+    """Renew the lease that a worker session already has. None if the lease was lost just now, or if the lease was sent so
     often that the worker seems unable to read it.
     """
     # An answer that never arrived makes the worker ask again; it must get the run it already holds instead of a second

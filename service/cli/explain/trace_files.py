@@ -33,7 +33,8 @@ def explain_trial(recorded: RecordedTrial) -> Diagnosis:
 
 
 def read_diagnosis(folder: Path) -> Diagnosis:
-    """Read the traces in a folder, one for each rank, and return a diagnosis without findings.
+    """Read the traces in a folder, one for each rank, and return a diagnosis, to which the caller
+    adds the findings.
 
     Raises:
         InputError: the folder has no traces, or a trace cannot be read to its end.

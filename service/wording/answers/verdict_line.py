@@ -7,8 +7,8 @@ from shardtune.api_schemas.studies.verdicts import TOO_BUSY_STATE
 
 
 def verdict_text(result: StudyResult) -> str:
-    """Describe a study's verdict, the speed-up with its interval, and what they mean for the baseline, in words
-    without numbers of runs."""
+    """Describe a study's verdict, the speed-up with its interval, and what they mean for the baseline, without saying
+    how many runs there were."""
     if result.verdict is Verdict.TOO_BUSY:
         return _too_busy(result)
     if result.speedup is None:

@@ -244,7 +244,7 @@ def test_compiled_blocks_keep_less_with_each_choice_and_train_the_same() -> None
 
 @pytest.mark.ranks
 def test_a_rank_rejects_a_model_without_fused_attention(host: HostProcess) -> None:
-    """The service does not know them: a mixture of GPT-OSS has attention sinks, which torch's kernels lack."""
+    """A service that no worker has told does not know them: a mixture of GPT-OSS has attention sinks, which torch's kernels lack."""
     model = {"model_type": "gpt_oss"} | {key: value for key, value in LLAMA.items() if key != "model_type"}
     model |= {"num_hidden_layers": 1, "num_local_experts": 2, "num_experts_per_tok": 1, "head_dim": 16}
     report = host.run(tiny_task(BACKENDS["ddp"], model=model, **SELECTIVE, selective_keeps="attention"))[0]

@@ -18,6 +18,8 @@ from shardtune.api_schemas.trials.plan_rows import ImpossibleRow, PlanRow
 
 MOST_GPUS = MOST_RANKS
 """Largest number of GPUs for which a plan can be made."""
+MOST_GPUS_PER_NODE = 72
+"""Largest number of GPUs of a node for which a plan can be made: that of an NVLink domain of GB200 NVL72."""
 MOST_CELLS = 120
 """Maximum number of rows of a plan: the number of kinds of GPUs times the number of cluster sizes."""
 GpuName = Annotated[str, StringConstraints(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._-]*$")]
@@ -77,7 +79,7 @@ class PlanRequest(Schema):
     """Kinds of GPUs by their names in the catalogue, such as `h100`."""
     counts: tuple[int, ...] = Field(min_length=1, max_length=64)
     """Numbers of GPUs."""
-    gpus_per_node: int = Field(default=8, ge=1, le=72)
+    gpus_per_node: int = Field(default=8, ge=1, le=MOST_GPUS_PER_NODE)
     """Number of GPUs per node."""
     network: NetworkName | None = Field(default=None, examples=["infiniband-ndr"])
     """Network between nodes by name. If null, it is the usual one of each kind of GPU, by the catalogue."""

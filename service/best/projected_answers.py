@@ -12,7 +12,7 @@ from shardtune.api_schemas.studies.targets import StudyProjection
 from shardtune.db.queries import best, studies
 from shardtune.db.tables.best import RecommendationRow, TuningTargetRow
 from shardtune.service.studies.results.target_config import contender_of
-from shardtune.tuner.prediction import catalogue
+from shardtune.tuner.projection import gpu_kinds
 from shardtune.tuner.projection.confirmation import with_confirmation_of
 
 
@@ -20,8 +20,10 @@ def find_projected(
     session: Session, project_id: str, cases: Sequence[TuningTarget]
 ) -> tuple[TuningTargetRow, StudyProjection] | None:
     """Find the newest recommendation whose study projected its result to exactly one of these tuning targets (model,
-    workload, cluster). Returns the recommendation's row and the projection.
+    workload, cluster). One that was measured on the target's kind of GPU comes before all that were measured on another
+    kind. Returns the recommendation's row and the projection.
     """
+    of_other_kind: tuple[TuningTargetRow, StudyProjection] | None = None
     for case in cases:
         rows = best.nearby_targets(session, project_id, case.model_key, case.model_type, case.cluster.device)
         for row in rows:
@@ -29,9 +31,12 @@ def find_projected(
                 continue
             answer = row.recommended.answer
             projection = _projection_of(session, row.recommended)
-            if projection is not None and _is_projected_to(answer, projection, case):
+            if projection is None or not _is_projected_to(answer, projection, case):
+                continue
+            if projection.measured_gpu is None:
                 return row, projection
-    return None
+            of_other_kind = of_other_kind or (row, projection)
+    return of_other_kind
 
 
 def _projection_of(session: Session, recommended: RecommendationRow) -> StudyProjection | None:
@@ -63,7 +68,8 @@ def _is_projected_to(answer: Answer, projection: StudyProjection, case: TuningTa
 
 def _is_same_shape(first: Cluster, second: Cluster) -> bool:
     sizes = [(cluster.device, cluster.nodes, cluster.gpus_per_node) for cluster in (first, second)]
-    return sizes[0] == sizes[1] and _kind(first) == _kind(second)
+    is_kind = first.device == "cpu" or gpu_kinds.kind_of(first.gpu) == gpu_kinds.kind_of(second.gpu)
+    return sizes[0] == sizes[1] and is_kind
 
 
 def _may_have_leaves_of(requested: Cluster, projected: Cluster) -> bool:
@@ -76,13 +82,6 @@ def _limiting_leaves(cluster: Cluster) -> tuple[int, float] | None:
     """Nodes below a leaf switch and its oversubscription; None if the uplinks limit nothing."""
     nodes, oversubscription = cluster.nodes_per_leaf, cluster.oversubscription or 1.0
     return None if nodes is None or nodes >= cluster.nodes or oversubscription <= 1.0 else (nodes, oversubscription)
-
-
-def _kind(cluster: Cluster) -> str:
-    try:
-        return "cpu" if cluster.device == "cpu" else catalogue.find(cluster.gpu).name
-    except ValueError:
-        return cluster.gpu.strip().casefold()
 
 
 def is_confident(best_config: BestConfig, lowest: ConfidenceLevel) -> bool:

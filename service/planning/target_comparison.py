@@ -10,6 +10,7 @@ from shardtune.api_schemas.studies.budget import Budget
 from shardtune.api_schemas.studies.study_request import StudyRequest, StudySpec
 from shardtune.api_schemas.studies.targets import StudyProjection
 from shardtune.api_schemas.training.search_space import SpaceLimits
+from shardtune.tuner.prediction import catalogue
 from shardtune.tuner.projection import gpu_kinds
 from shardtune.tuner.search.space.flat import flatten
 
@@ -39,7 +40,7 @@ def comparing_study(study_id: str, spec: StudySpec, projection: StudyProjection)
     kept = {name: getattr(spec, name) for name in StudyRequest.model_fields if name not in LEFT_OUT}
     changes: dict[str, Any] = {
         "workload": spec.workload.model_copy(update={"global_batch": projection.global_batch}),
-        "cluster": projection.cluster,
+        "cluster": _cluster_of(projection),
         "budget": Budget(
             max_trials=2,
             max_pairs=spec.budget.max_pairs,
@@ -55,17 +56,26 @@ def comparing_study(study_id: str, spec: StudySpec, projection: StudyProjection)
     return StudyRequest(**kept | changes)
 
 
+def _cluster_of(projection: StudyProjection) -> Cluster | str:
+    """Cluster of the target, as a request states it. Of another kind of GPU than the study's, nobody knows the memory of
+    the hosts: its short name leaves it open, and any worker with these GPUs may run the comparison."""
+    there = projection.cluster
+    if projection.measured_gpu is None:
+        return there
+    return f"{there.nodes}x{there.gpus_per_node}x{there.gpu}"
+
+
 def difference(spec: StudySpec, cluster: Cluster, expected: StudyRequest) -> str | None:
     """Name the first field in which a study differs from the study that would compare a projection's two choices on
     the target cluster; None if there is no such field.
 
     Budget and objective may differ: they change how long the study takes, but not what it compares.
     """
-    assert isinstance(expected.cluster, Cluster)
+    there = catalogue.parse_cluster(expected.cluster) if isinstance(expected.cluster, str) else expected.cluster
     fields = (
         ("model", spec.model == expected.model),
         ("workload", spec.workload == expected.workload),
-        ("cluster", _shape(cluster) == _shape(expected.cluster)),
+        ("cluster", _shape(cluster) == _shape(there)),
         ("baseline", _values(spec.baseline) == _values(expected.baseline)),
         ("space", spec.space.model_dump(mode="json") == expected.space.model_dump(mode="json")),
     )

@@ -1,13 +1,7 @@
 """Compare hardware by kind and size: a worker's with a study's, by whatever name each has for its GPU."""
 
-import re
-from functools import lru_cache
-
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.tuner.prediction import catalogue
-
-_VARIANTS = ("pcie", "nvl", "mig")
-"""Words in a GPU's name that mark a slower or faster variant, such as `PCIe` in `H100 PCIe` and `NVL` in `H100 NVL`."""
 
 
 def has_same_shape(available: Cluster, cluster: Cluster) -> bool:
@@ -30,18 +24,7 @@ def _is_same_gpu(name: str, other: str) -> bool:
     return first == second or _catalogue_name(first) == second or _catalogue_name(second) == first
 
 
-@lru_cache(maxsize=1000)
 def _catalogue_name(gpu: str) -> str | None:
     """Name of a GPU in the catalogue, in lower case; None if the catalogue does not contain the GPU."""
-    try:
-        name = catalogue.find(gpu).name.casefold()
-    except ValueError:
-        return None
-    words, named = set(_words(gpu)), _words(name)
-    # The catalogue also answers for the nearest product, such as L40S for L40, or for a slice of a GPU.
-    is_product = named[0] in words and all((word in words) == (word in named) for word in _VARIANTS)
-    return name if is_product else None
-
-
-def _words(name: str) -> list[str]:
-    return re.findall(r"[a-z0-9]+", name.casefold())
+    product = catalogue.product(gpu)
+    return None if product is None else product.name.casefold()

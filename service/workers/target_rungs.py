@@ -3,6 +3,7 @@
 from shardtune.api_schemas.machines.hardware import Cluster, MeasuredHardware
 from shardtune.api_schemas.studies.study_request import StudyRequest
 from shardtune.service.http.errors import invalid_from_value_error
+from shardtune.tuner.baseline import implied_precision
 from shardtune.tuner.projection import rungs
 
 
@@ -17,7 +18,9 @@ def on_rung(
         Invalid: nothing can be projected to the target; names the field, its value and the remedy.
     """
     try:
-        return rungs.for_rung(request, cluster, measured, has_worker=has_worker)
+        found = None if request.target is None else implied_precision(request.baseline, request.workload.adapter)
+        implied = None if found is None else found[0]
+        return rungs.for_rung(request, cluster, measured, has_worker=has_worker, implied=implied)
     except ValueError as error:
         raise invalid_from_value_error("", error) from error
 

@@ -183,6 +183,18 @@ def test_gradients_are_the_same_to_the_bit(keeps: SelectiveKeeps, model: dict[st
         assert torch.equal(whole, checkpointed)
 
 
+GPT_OSS = {"model_type": "gpt_oss"} | {key: value for key, value in SHORT_LLAMA.items() if key != "model_type"}
+GPT_OSS |= {"num_local_experts": 2, "num_experts_per_tok": 1, "head_dim": 16}
+
+
+@pytest.mark.parametrize("keeps", ["products", "second_products"])
+def test_products_of_experts_with_biases_are_repeated(keeps: SelectiveKeeps) -> None:
+    """transformers adds the biases to the results in place: kept ones would have them twice."""
+    assert _repeated(keeps, GPT_OSS)[GROUPED] >= 1
+    for whole, repeated in zip(_gradients(_network(None, GPT_OSS)), _gradients(_network(keeps, GPT_OSS)), strict=True):
+        assert torch.equal(whole, repeated)
+
+
 class _Swapped:
     """Context of a repetition to which the results of the second and the third product are handed the other way round."""
 
@@ -244,9 +256,7 @@ def test_compiled_blocks_keep_less_with_each_choice_and_train_the_same() -> None
 
 @pytest.mark.ranks
 def test_a_rank_rejects_a_model_without_fused_attention(host: HostProcess) -> None:
-    """The service does not know them: a mixture of GPT-OSS has attention sinks, which torch's kernels lack."""
-    model = {"model_type": "gpt_oss"} | {key: value for key, value in LLAMA.items() if key != "model_type"}
-    model |= {"num_hidden_layers": 1, "num_local_experts": 2, "num_experts_per_tok": 1, "head_dim": 16}
-    report = host.run(tiny_task(BACKENDS["ddp"], model=model, **SELECTIVE, selective_keeps="attention"))[0]
+    """A service that no worker has told does not know them: a mixture of GPT-OSS has attention sinks, which torch's kernels lack."""
+    report = host.run(tiny_task(BACKENDS["ddp"], model=GPT_OSS, **SELECTIVE, selective_keeps="attention"))[0]
     assert report.failure is not None and report.failure.kind == "illegal", report
     assert "transformers has no fused attention for its architecture; use 'products'" in report.failure.message

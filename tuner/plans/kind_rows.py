@@ -155,6 +155,7 @@ def _of_answer(answer: SizeAnswer, predicted_gib: float, may_not_fit: bool) -> R
         # A configuration that was measured fits, whatever is predicted for it.
         may_not_fit=answer.evidence == "projected" and (answer.may_not_fit if has_figure else may_not_fit),
         anchors=answer.anchors,
+        slowness_if_scattered=answer.slowness_if_scattered,
         study_id=answer.study_id,
         verdict=answer.verdict,
     )

@@ -37,6 +37,7 @@ def plan(request: PlanRequest, now: datetime, objective: Objective = Objective()
     begins = run_days.first_moment(request.start, now)
     start = begins.date()
     _check_limits(request, start, now.date())
+    _check_kinds(request)
     _check_study(request, study)
     request, used = (request, None) if study is None else read_study(request, study)
     kinds = [_resolve(request, name, objective) for name in dict.fromkeys(request.gpus)]
@@ -90,6 +91,12 @@ def _check_study(request: PlanRequest, study: Study | None) -> None:
             f"study ({request.study}) is stored by a service, and this plan is made without one; name the service, or "
             "leave study out"
         )
+
+
+def _check_kinds(request: PlanRequest) -> None:
+    """Check that the catalogue knows each kind. A study that measured none of them would otherwise be the error."""
+    for name in request.gpus:
+        catalogue.find(name, "gpus")
 
 
 def _check_distinct(kinds: Sequence[PlanKind]) -> None:

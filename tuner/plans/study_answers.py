@@ -42,6 +42,13 @@ class SizeAnswer:
         """Number of GPUs."""
         return self.cluster.world_size
 
+    @property
+    def slowness_if_scattered(self) -> float:
+        """Factor by which the low end of the speed's band is lower than its high end is higher: that of nodes without
+        neighbours below their leaf switch (`project`)."""
+        speed = self.tokens_per_s_per_gpu
+        return max(speed.expected**2 / (speed.low * speed.high), 1.0)
+
 
 def answers_of(study: Study, result: StudyResult) -> tuple[SizeAnswer, ...]:
     """Return the answers of a study: first that of its own cluster, then those of larger ones up to its target.

@@ -156,9 +156,12 @@ def _row_note(gpu: str, answer: SizeAnswer, measured_on: str) -> str:
 def _speed_notes(name: str, result: StudyResult, measurements: Sequence[PlanMeasurement]) -> list[str]:
     notes = []
     factor = sustained_factor(result)
-    if factor < 1.0:
+    other = None if result.projection is None else result.projection.measured_gpu
+    # The clocks of the study's GPUs say nothing about those of another kind.
+    where = "" if other is None else f" on {other}"
+    if factor < 1.0 and (other is None or measurements):
         notes.append(
-            f"{name}: its speeds are {1 - factor:.1%} below those of its comparison, as in the long run of its answer"
+            f"{name}: its speeds{where} are {1 - factor:.1%} below those of its comparison, as in the long run of its answer"
         )
     if result.verdict is Verdict.TOO_BUSY:
         notes.append(

@@ -104,11 +104,9 @@ def _limiting_leaves(below: int | None, oversubscription: float | None, nodes: i
 
 
 def _is_kind(name: str, cluster: Cluster) -> bool:
-    try:
-        return cluster.device == "cuda" and catalogue.find(name) == catalogue.find(cluster.gpu)
-    except ValueError:
-        # The plan rejects an unknown kind of its own with a remedy.
-        return False
+    # A slice of a GPU, or a card that only resembles one of the catalogue, has other speeds.
+    kind = catalogue.product(cluster.gpu) if cluster.device == "cuda" else None
+    return kind is not None and kind == catalogue.product(name)
 
 
 def _dtypes(precision: Precision) -> dict[str, object]:

@@ -18,6 +18,8 @@ from shardtune.api_schemas.training.native_dtypes import DeviceDtypes, of_archit
 HOST_GIB_PER_GPU = 256
 """GiB of host memory per GPU assumed for a cluster given in short form (such as `8xh100`): 2 TiB per 8 GPUs, as in DGX
 H100."""
+_VARIANTS = ("pcie", "nvl", "mig")
+"""Words in a GPU's name that mark a slower or faster variant, such as `PCIe` in `H100 PCIe` and `NVL` in `H100 NVL`."""
 
 
 def names() -> list[str]:
@@ -33,14 +35,14 @@ def find(name: str, field: str = "gpu") -> GpuModel:
         ValueError: the GPU is unknown; names close matches.
     """
     gpus = models()
-    folded_name = _fold(name)
+    folded_name = folded(name)
     for gpu in gpus.values():
-        if folded_name in {_fold(gpu.name), *map(_fold, gpu.aliases)}:
+        if folded_name in {folded(gpu.name), *map(folded, gpu.aliases)}:
             return gpu
     match = _by_product_name(name, gpus) or _by_short_name(folded_name, gpus)
     if match is None:
         sizes = _sizes(name)
-        if sizes:
+        if len(sizes) > 1:
             raise ValueError(f"{field} ({name!r}) can be any of {', '.join(sizes)}; name one of them")
         raise ValueError(
             f"{field} ({name!r}) is not in the catalogue; use {' or '.join(_close_names(name)) or ', '.join(gpus)}, "
@@ -49,26 +51,48 @@ def find(name: str, field: str = "gpu") -> GpuModel:
     return match
 
 
+@lru_cache(maxsize=1000)
+def product(name: str) -> GpuModel | None:
+    """Find the GPU that a name states, as `find` does, except that the nearest product is no answer: the SXM card for
+    `NVIDIA H200 NVL`, or a whole GPU for its slice. None if the catalogue lacks the product."""
+    try:
+        gpu = find(name)
+    except ValueError:
+        return None
+    if any(folded(own).startswith(folded(name)) for own in (gpu.name, *gpu.aliases)):
+        return gpu
+    words, named = set(_words(name)), _words(gpu.name)
+    is_product = named[0] in words and all((word in words) == (word in named) for word in _VARIANTS)
+    return gpu if is_product else None
+
+
+def _words(name: str) -> list[str]:
+    return re.findall(r"[a-z0-9]+", name.casefold())
+
+
 def suggest(name: str) -> str:
     """Return a remedy for a name that is no single GPU of the catalogue: the GPUs that it can be, or similar names."""
     sizes, close = _sizes(name), _close_names(name)
-    if sizes:
+    if len(sizes) > 1:
         return f"it can be any of {', '.join(sizes)}, so name one of them"
     return f"did you mean {' or '.join(close)}?" if close else f"use one of {', '.join(models())}"
 
 
 def _sizes(name: str) -> list[str]:
     """GPUs whose names begin with a name, such as the two sizes of a bare "A100"."""
-    folded_name = _fold(name)
-    return [gpu.name for gpu in models().values() if folded_name and _fold(gpu.name).startswith(folded_name)]
+    folded_name = folded(name)
+    return [gpu.name for gpu in models().values() if folded_name and folded(gpu.name).startswith(folded_name)]
 
 
 def _close_names(name: str) -> list[str]:
+    if begun := _sizes(name):
+        return begun
     known = [known for gpu in models().values() for known in (gpu.name, *gpu.aliases)]
     return difflib.get_close_matches(name, known, 3, 0.3)
 
 
-def _fold(name: str) -> str:
+def folded(name: str) -> str:
+    """Return the spelling by which names of GPUs are compared: lower case, letters and digits, without the vendor's name."""
     # Letters and digits of other scripts stay, so that they match no name.
     return re.sub(r"[\W_]", "", name.lower().removeprefix("nvidia").removeprefix("amd"))
 
@@ -89,7 +113,12 @@ def _by_product_name(name: str, gpus: Mapping[str, GpuModel]) -> GpuModel | None
 
 
 def _by_short_name(folded_name: str, gpus: Mapping[str, GpuModel]) -> GpuModel | None:
-    matches = [gpu for gpu in gpus.values() if _fold(gpu.name).startswith(folded_name)]
+    # A name that ends within that of the model is one of another product: an L40 is no L40S.
+    matches = [
+        gpu
+        for gpu in gpus.values()
+        if folded(gpu.name).startswith(folded_name) and folded_name.startswith(folded(gpu.name.split("-")[0]))
+    ]
     return matches[0] if len(matches) == 1 else None
 
 

@@ -64,6 +64,11 @@ class ModelShape:
         return True
 
     @property
+    def attends_eagerly(self) -> bool:
+        """Whether a worker built the model with eager attention, because its architecture has no fused one."""
+        return False
+
+    @property
     def trained_outside(self) -> float:
         """Fraction of the parameters outside the blocks that are trained; 0 with an adapter, as adapters are in blocks."""
         return 1.0 if self.adapter is None else 0.0

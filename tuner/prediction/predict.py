@@ -39,9 +39,9 @@ from shardtune.tuner.prediction.calibration import (
     MemoryCalibration,
     SpeedCalibration,
 )
-from shardtune.tuner.prediction.candidates import Candidates, Dtypes, Implementation
+from shardtune.tuner.prediction.candidates import Candidates, Dtypes
 from shardtune.tuner.prediction.configs import from_configs
-from shardtune.tuner.prediction.evaluation import Evaluation, evaluate, machine
+from shardtune.tuner.prediction.evaluation import Evaluation, evaluate, machine, program_of
 from shardtune.tuner.prediction.footprint import peak_memory
 from shardtune.tuner.prediction.footprint.peak import MOMENTS, SOURCES
 from shardtune.tuner.prediction.model_shape import ModelShape
@@ -145,7 +145,7 @@ def _predict(
     if limits:
         # Only memory decides the limits, so only memory is evaluated at the other sizes.
         wider, sizes = headroom.with_other_sizes(candidates), headroom.SIZES
-        memory = peak_memory(shape, wider, Dtypes.of(workload.precision), Implementation.of(workload), cluster.device)
+        memory = peak_memory(shape, wider, Dtypes.of(workload.precision), program_of(shape, workload), cluster.device)
         result = replace(result, memory=memory)
         largest = headroom.largest_sizes(shape, result, cluster.host_memory_gib * GIB / cluster.gpus_per_node)
     predictions = []

@@ -12,6 +12,7 @@ from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.studies.study_request import StudyRequest
 from shardtune.api_schemas.studies.targets import Target
 from shardtune.api_schemas.training.search_space import Limit
+from shardtune.api_schemas.training.workload import Precision
 from shardtune.tuner.prediction import catalogue, traced_shape
 from shardtune.tuner.prediction.evaluation import machine
 from shardtune.tuner.projection import gpu_kinds
@@ -21,7 +22,12 @@ _SHARING = ("tensor_parallel", "context_parallel", "pipeline_parallel")
 
 
 def for_rung(
-    request: StudyRequest, cluster: Cluster, measured: MeasuredHardware | None = None, *, has_worker: bool = True
+    request: StudyRequest,
+    cluster: Cluster,
+    measured: MeasuredHardware | None = None,
+    *,
+    has_worker: bool = True,
+    implied: Precision | None = None,
 ) -> StudyRequest:
     """Prepare a study's request for its trials: with all fields of its target filled in, and with the part of the
     target's global batch that gives each rank of the study's smaller cluster the same work. A request without a target
@@ -34,7 +40,7 @@ def for_rung(
     if request.target is None:
         return request
     target = _complete(request.target, cluster)
-    _check_kind(request, target, cluster)
+    _check_kind(request, target, cluster, implied)
     _check_size(target, cluster)
     _check_stated_network(target, cluster)
     _check_model(request, target)
@@ -112,9 +118,9 @@ def _complete(target: Target, cluster: Cluster) -> Target:
     return target.model_copy(update={"gpus_per_node": per_node})
 
 
-def _check_kind(request: StudyRequest, target: Target, cluster: Cluster) -> None:
+def _check_kind(request: StudyRequest, target: Target, cluster: Cluster, implied: Precision | None) -> None:
     if gpu_kinds.is_other(target, cluster):
-        gpu_kinds.check(request, target, cluster)
+        gpu_kinds.check(request, target, cluster, implied)
 
 
 def _check_size(target: Target, cluster: Cluster) -> None:

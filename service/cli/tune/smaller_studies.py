@@ -6,6 +6,7 @@ from dataclasses import replace
 from shardtune.api_schemas.formatting import counted
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.studies.study_request import StudyRequest
+from shardtune.api_schemas.studies.targets import Target
 from shardtune.service.cli.errors import InputError
 from shardtune.service.cli.tune import early_checks
 from shardtune.service.cli.tune.options import TuneOptions
@@ -46,25 +47,26 @@ def with_complete_target(spec: StudyRequest, whole: TuneOptions) -> StudyRequest
         )
     _check_cluster(spec, whole)
     if whole.hosts:
-        _check_is_larger(target.short_form, (target.nodes, target.gpus_per_node), ("--nodes", whole.nodes or 1, None))
+        _check_is_larger(target, ("--nodes", whole.nodes or 1, None))
         return spec
     complete = target.model_copy(update={"gpus_per_node": target.gpus_per_node or whole.ranks})
-    _check_is_larger(target.short_form, (complete.nodes, complete.gpus_per_node), ("--ranks", 1, whole.ranks))
+    _check_is_larger(complete, ("--ranks", 1, whole.ranks), target.short_form)
     return spec.model_copy(update={"target": complete})
 
 
-def _check_is_larger(shown: str, there: tuple[int, int | None], here: tuple[str, int, int | None]) -> None:
+def _check_is_larger(target: Target, here: tuple[str, int, int | None], shown: str | None = None) -> None:
     """Reject a target that has no more nodes or GPUs than the study's own cluster, before the study runs on the
-    smaller clusters of `--rungs`.
+    smaller clusters of `--rungs`. As many GPUs of a named kind may be of another kind, which the service checks.
 
-    `there`: number of nodes of the target, and GPUs per node (None if unknown). `here`: the option that sets the size
-    of the study's own cluster, followed by its number of nodes and GPUs per node.
+    `here`: the option that sets the size of the study's own cluster, followed by its number of nodes and GPUs per node
+    (None if unknown). `shown`: short form of the target as the user wrote it.
     """
     option, nodes, per_node = here
-    if there == (nodes, per_node) or there[0] < nodes or (there[1] or 1) < (per_node or 1):
+    is_same = (target.nodes, target.gpus_per_node) == (nodes, per_node) and target.gpu is None
+    if is_same or target.nodes < nodes or (target.gpus_per_node or 1) < (per_node or 1):
         raise InputError(
-            f"target ({shown}) must be larger than the study's own size, {option} ({nodes if per_node is None else per_node}); "
-            "name more nodes, or larger ones"
+            f"target ({shown or target.short_form}) must be larger than the study's own size, "
+            f"{option} ({nodes if per_node is None else per_node}); name more nodes, or larger ones"
         )
 
 

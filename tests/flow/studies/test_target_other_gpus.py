@@ -57,3 +57,28 @@ def test_cpu_ranks_say_nothing_about_a_gpu(quick_client):
     answer = quick_client.post("/v1/studies", json=SPEC | TARGET)
     assert answer.status_code == 422
     assert "CPU ranks say nothing about GPUs" in answer.text
+
+
+def test_hosts_with_less_memory_than_the_study_s_confirm_the_answer(quick_client):
+    """Nobody knows the hosts of another kind of GPU: the job must not demand the memory of the study's own."""
+    study = run(quick_client, H100, SPEC | TARGET | {"cluster": H100.model_dump(mode="json")})
+    export = quick_client.get(f"/v1/studies/{study['study_id']}/export", params={"which": "target"})
+    confirmation = json.loads(export.json()["files"]["confirm.json"])
+    small = H200.model_copy(update={"host_memory_gib": H200.host_memory_gib / 2})
+    there = run(quick_client, small, confirmation, name="there")
+    assert there["state"] == "complete", there["reason"]
+    after = quick_client.get(f"/v1/studies/{study['study_id']}").json()["result"]["projection"]
+    assert after["confirmation"]["study_id"] == there["study_id"]
+
+
+def test_an_answer_that_was_measured_on_the_kind_itself_comes_before_a_newer_one_of_another_kind(quick_client):
+    small = H200.model_copy(update={"nodes": 1})
+    own = run(quick_client, small, SPEC | TARGET | {"target": "4x2", "cluster": small.model_dump(mode="json")})
+    run(quick_client, H100, SPEC | TARGET | {"cluster": H100.model_dump(mode="json")}, name="other")
+    asked = {
+        "model": "llama-tiny", "cluster": H200.model_dump_json(), "workload": json.dumps(WORKLOAD | {"global_batch": 32}),
+        "match": "exact", "projections": "true", "lowest_confidence": "medium",
+    }  # fmt: skip
+    answer = quick_client.get("/v1/best", params=asked)
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["study_id"] == own["study_id"] and answer.json()["projection"]["measured_gpu"] is None

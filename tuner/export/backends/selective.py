@@ -22,6 +22,9 @@ PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "_grouped_mm")
 SAVED_OPERATORS = (*PRODUCTS, *_ATTENTION)
 """Operators whose results selective checkpointing keeps by default, as in `workers.blocks.checkpointing`; a test
 compares the two lists."""
+_BIASED_EXPERTS = ("gpt_oss", "openai_privacy_filter")
+"""Architectures whose experts have biases, which transformers adds to the results of `_grouped_mm` in place (5.23), so
+that these results cannot be kept."""
 _KEPT: dict[SelectiveKeeps, str] = {
     "products": "matrix products and attention",
     "second_products": "attention and every second matrix product",
@@ -34,6 +37,12 @@ def is_used(source: ExportSource) -> bool:
     return source.config.activation_checkpointing == "selective"
 
 
+def products(source: ExportSource) -> tuple[str, ...]:
+    """Matrix products of the exported model whose results can be kept."""
+    has_biases = source.study.spec.model.model_type in _BIASED_EXPERTS
+    return tuple(name for name in PRODUCTS if name != "_grouped_mm" or not has_biases)
+
+
 def standard(source: ExportSource) -> list[str]:
     """Modules of Python's library that `train_snippet.py` imports for selective checkpointing."""
     return ["functools"] if is_used(source) and source.config.selective_keeps != "second_products" else []
@@ -44,9 +53,12 @@ def helpers(source: ExportSource) -> str:
     keeps, and_not = source.config.selective_keeps, mlp_slices.unkept_products(source)
     if keeps == "second_products":
         return fill(
-            "checkpointing_second_products", products=_names(PRODUCTS, 4), kept=_names(_ATTENTION, 4), and_not=and_not
+            "checkpointing_second_products",
+            products=_names(products(source), 4),
+            kept=_names(_ATTENTION, 4),
+            and_not=and_not,
         )
-    names = _ATTENTION if keeps == "attention" else SAVED_OPERATORS
+    names = _ATTENTION if keeps == "attention" else (*products(source), *_ATTENTION)
     return fill("checkpointing_selective", kept=_names(names), results=_KEPT[keeps], and_not=and_not)
 
 

@@ -101,7 +101,8 @@ def shared_name_notes(
     others = [model for model, names in NAMES.items() if name is not None and name_of(names) == name and model != own]
     if source.on_cpu or not others:
         return ()
-    return (f"gpu: {own} was measured; {program}'s {name} can also be {' or '.join(others)}",)
+    origin = "is projected, and was not measured" if source.is_projected else "was measured"
+    return (f"gpu: {own} {origin}; {program}'s {name} can also be {' or '.join(others)}",)
 
 
 def _any_name(source: ExportSource) -> str:

@@ -98,11 +98,15 @@ def notes(source: ExportSource, program: str) -> tuple[str, ...]:
     lines = [] if is_own(source) else [*sample_lengths.snippet_notes(source)]
     if is_own(source):
         lines.append(f"script: set {SET_ME}; the study trained your own code, which the file cannot name")
-    lines.append(
-        f"machines: {source.machines} were measured, with {source.cluster.host_memory_gib:g} GiB of host memory per node"
-        f"{_cores(source)}; {program} may choose others"
-    )
+    lines.append(f"machines: {_machines(source)}; {program} may choose others")
     return (*lines, *_versions(source), *environment.unset_notes(source))
+
+
+def _machines(source: ExportSource) -> str:
+    if source.is_projected:
+        return f"the figures are projected to {source.machines}, where nothing was measured"
+    memory = f"{source.cluster.host_memory_gib:g} GiB of host memory per node"
+    return f"{source.machines} were measured, with {memory}{_cores(source)}"
 
 
 def _cores(source: ExportSource) -> str:

@@ -161,7 +161,7 @@ def _data(source: ExportSource) -> dict[str, Any]:
 def _checkpointing(source: ExportSource, arguments: ToolArguments) -> dict[str, Any]:
     if _keeps_selected_results(source):
         keeps_products = source.config.selective_keeps == "products"
-        products = [f"aten::{name}" for name in selective.PRODUCTS] if keeps_products else []
+        products = [f"aten::{name}" for name in selective.products(source)] if keeps_products else []
         return {
             "gradient_checkpointing": True,
             "gradient_checkpointing_kwargs": dict(tools.NON_REENTRANT),

@@ -21,6 +21,11 @@ class TracedShape(ModelShape):
         """Whether the widths and the order of a block's matrix products are known."""
         return not self.estimated
 
+    @property
+    def attends_eagerly(self) -> bool:
+        """Whether the worker built the model with eager attention, because its architecture has no fused one."""
+        return self.counted.attention == "eager"
+
     @cached_property
     def block_parameters(self) -> int:
         """Number of elements of one block, on average over the blocks, with those that an adapter adds."""

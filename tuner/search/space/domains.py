@@ -258,12 +258,14 @@ class Domains:
         workload = self.workload
         if self._is_own_code:
             return (selective_keeps.DEFAULT,), selective_keeps.OWN_CODE
+        # A worker that built the model knows whether transformers has a fused attention for it.
+        attention = self.model_summary.attention or workload.attention
         reasons = {
-            keeps: selective_keeps.why_not(keeps, workload.attention, workload.float8, workload.adapter)
+            keeps: selective_keeps.why_not(keeps, attention, workload.float8, workload.adapter)
             for keeps in selective_keeps.VALUES
         }
         legal = tuple(keeps for keeps, reason in reasons.items() if reason is None)
-        return legal, next((reason for reason in reasons.values() if reason is not None), None)
+        return legal, "; ".join(reason for reason in reasons.values() if reason is not None) or None
 
     @property
     def _is_own_code(self) -> bool:

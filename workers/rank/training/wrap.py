@@ -64,8 +64,8 @@ def _check_memory_budget(model: nn.Module, task: TrialTask) -> None:
 
 
 def _check_selective_keeps(model: nn.Module, task: TrialTask) -> None:
-    """Reject a choice of kept results that has no meaning for the training: the service does not know the models that
-    transformers gives no fused attention.
+    """Reject a choice of kept results that has no meaning for the training. The search leaves it out once a worker has
+    built the model; a configuration of the user may have it.
 
     Raises:
         ValueError: names the field, its value and the remedy.

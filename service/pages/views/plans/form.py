@@ -1,6 +1,6 @@
 """Form of a plan: its fields as text, and their conversion to the request of `POST /v1/plans`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import date
 from typing import Any, TypeVar
 
@@ -13,6 +13,7 @@ from shardtune.service.http.validation_errors import field_error
 from shardtune.service.pages.views.new_study.form import StudyForm, model_of
 from shardtune.service.pages.views.new_study.form_fields import FormErrors, error, number, positive_int
 from shardtune.tuner.plans import written_lists
+from shardtune.tuner.prediction import catalogue
 
 _LONGEST = 400_000
 """Maximum number of characters of a file that a user pastes into the form."""
@@ -60,10 +61,11 @@ def plan_request(form: PlanForm) -> PlanRequest:
         FormErrors: some fields cannot be used.
     """
     model = model_of(StudyForm(model=form.model, hub=form.hub, config=form.config))
+    gpus = tuple(name.strip() for name in form.gpus.split(",") if name.strip())
     values: dict[str, Any] = {
         "model": model,
         "tokens": number("tokens", form.tokens),
-        "gpus": tuple(name.strip() for name in form.gpus.split(",") if name.strip()),
+        "gpus": gpus,
         "counts": _list("counts", lambda: written_lists.read_counts(form.counts)),
         "gpus_per_node": positive_int("gpus_per_node", form.gpus_per_node),
         "network": form.network or None,
@@ -71,7 +73,7 @@ def plan_request(form: PlanForm) -> PlanRequest:
         "oversubscription": number("oversubscription", form.oversubscription)
         if form.oversubscription.strip()
         else None,
-        "prices": _list("prices", lambda: written_lists.read_prices(form.prices)),
+        "prices": _prices(form, gpus),
         "currency": form.currency.strip() or None,
         "budget": number("budget", form.budget) if form.budget.strip() else None,
         "start": _day("start", form.start),
@@ -89,6 +91,19 @@ def plan_request(form: PlanForm) -> PlanRequest:
         return PlanRequest.model_validate(values)
     except ValidationError as problem:
         raise FormErrors([field_error(item) for item in problem.errors()]) from None
+
+
+def _prices(form: PlanForm, gpus: Sequence[str]) -> dict[str, float]:
+    """Read the prices, each by the name by which the plan asks for its kind, such as `H100-SXM5-80GB` for `h100`. A second
+    price of a kind keeps its own name, which the request rejects."""
+    stated = _list("prices", lambda: written_lists.read_prices(form.prices))
+    prices = dict[str, float]()
+    for name, price in stated.items():
+        product = catalogue.product(name)
+        same = [kind for kind in gpus if product is not None and catalogue.product(kind) == product]
+        is_new = len(same) == 1 and same[0] not in stated and same[0] not in prices
+        prices[same[0] if is_new else name] = price
+    return prices
 
 
 def _list(field: str, read: Callable[[], Value]) -> Value:

@@ -1,11 +1,13 @@
 """Address of a plan that uses a study: the form of the page `/plans`, filled in with what the study measured."""
 
+from collections.abc import Sequence
 from urllib.parse import urlencode
 
 from shardtune.api_schemas.machines.hardware import MOST_RANKS, Cluster
 from shardtune.api_schemas.studies.study import Study
 from shardtune.api_schemas.training import model_presets
 from shardtune.api_schemas.training.models import ModelSpec
+from shardtune.api_schemas.trials.plans import MOST_GPUS_PER_NODE
 from shardtune.tuner.plans import study_training
 from shardtune.tuner.prediction import catalogue
 
@@ -19,18 +21,26 @@ def plan_address(study: Study) -> str:
     model, result = _model(study.spec.model), study.result
     if result is None or model is None or not _is_planned(study):
         return ""
-    clusters = [study.cluster, *([] if result.projection is None else [result.projection.cluster])]
+    planned = [study.cluster, *([] if result.projection is None else [result.projection.cluster])]
+    clusters = [cluster for cluster in planned if cluster.gpus_per_node <= MOST_GPUS_PER_NODE]
     kinds = dict.fromkeys(kind for cluster in clusters if (kind := _kind(cluster)) is not None)
-    if _kind(study.cluster) is None:
+    if _kind(study.cluster) is None or study.cluster not in clusters:
         return ""
-    sizes = {factor * study.cluster.world_size for factor in _GROWTH} | {cluster.world_size for cluster in clusters}
     fields = model | {
         "study": study.study_id,
         "gpus": ", ".join(kinds),
-        "counts": ", ".join(str(size) for size in sorted(sizes) if size <= MOST_RANKS),
+        "counts": ", ".join(map(str, _counts(clusters))),
         "gpus_per_node": str(clusters[-1].gpus_per_node),
     }
     return "/plans?" + urlencode(fields)
+
+
+def _counts(clusters: Sequence[Cluster]) -> list[int]:
+    """Numbers of GPUs of the plan: those of the clusters, and multiples of the first. They fill the nodes of the last
+    cluster, or are a part of one."""
+    here, per_node = clusters[0].world_size, clusters[-1].gpus_per_node
+    sizes = {factor * here for factor in _GROWTH} | {cluster.world_size for cluster in clusters}
+    return sorted(size for size in sizes if size <= MOST_RANKS and (size <= per_node or size % per_node == 0))
 
 
 def _is_planned(study: Study) -> bool:
@@ -52,7 +62,5 @@ def _model(spec: ModelSpec) -> dict[str, str] | None:
 
 def _kind(cluster: Cluster) -> str | None:
     """Name of a cluster's GPUs in the catalogue; None if it has none of the catalogue."""
-    try:
-        return catalogue.find(cluster.gpu).name if cluster.device == "cuda" and cluster.gpu else None
-    except ValueError:
-        return None
+    kind = catalogue.product(cluster.gpu) if cluster.device == "cuda" else None
+    return None if kind is None else kind.name

@@ -275,3 +275,12 @@ def test_a_smaller_size_has_fewer_of_the_studys_gpus(
     spec = smaller_studies.with_complete_target(spec.model_copy(update={"cluster": cluster}), whole)
     on_size = smaller_studies.options_on(1, whole)
     assert smaller_studies.study_on(1, spec, on_size, pytest.fail).cluster == smaller
+
+
+def test_as_many_gpus_of_another_kind_are_a_target() -> None:
+    values = STUDY | {"target": "1x8xh200", "cluster": "8xh100", "workload": STUDY["workload"] | {"global_batch": 512}}
+    whole = replace(OPTIONS, rungs=(1,), hosts=(), ranks=8)
+    spec = smaller_studies.with_complete_target(study_file.validate_study(values, Path()), whole)
+    assert spec.target is not None and spec.target.gpu == "h200"
+    with pytest.raises(InputError, match=r"target \(1x8\) must be larger"):
+        smaller_studies.with_complete_target(study_file.validate_study(values | {"target": "1x8"}, Path()), whole)

@@ -4,11 +4,15 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from shardtune.api_schemas.base import Band
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import DdpConfig, TrialConfig
 from shardtune.api_schemas.studies.study import Study
 from shardtune.api_schemas.studies.study_result import StudyResult, Verdict
+from shardtune.api_schemas.studies.targets import ProjectedConfig, StudyProjection
 from shardtune.api_schemas.training.models import ModelSpec
+from shardtune.service.pages.views.new_study.form_fields import FormErrors
+from shardtune.service.pages.views.plans.form import PlanForm, plan_request
 from shardtune.service.pages.views.plans.study_link import plan_address
 from tests.support.values.synthetic_studies import contender_of, study_of
 
@@ -50,3 +54,54 @@ def test_another_training_than_that_of_plans_has_no_address(change: dict[str, ob
     assert plan_address(study)
     workload = type(study.spec.workload).model_validate(study.spec.workload.model_dump(exclude_defaults=True) | change)
     assert not plan_address(study.model_copy(update={"spec": study.spec.model_copy(update={"workload": workload})}))
+
+
+def projected_to(target: Cluster, cluster: Cluster) -> Study:
+    study = answered(cluster, model=ModelSpec.model_validate("llama-tiny"))
+    assert study.result is not None
+    one = Band(expected=1.0, low=0.9, high=1.1)
+    best = ProjectedConfig(
+        trial_number=0, config=study.result.best.config, description="DDP", scaled=(), measured_tokens_per_s_per_gpu=1.0,
+        tokens_per_s_per_gpu=one, memory_gib=one, may_not_fit=False, chance_of_best=1.0, rank_measured=1, unseen=(),
+    )  # fmt: skip
+    projection = StudyProjection(
+        cluster=target, global_batch=96, measured_gpus=cluster.world_size, doublings=2.0, best=best,
+        order_changes=False, projected=1, only_at_target=0, too_large=0,
+    )  # fmt: skip
+    return study.model_copy(update={"result": study.result.model_copy(update={"projection": projection})})
+
+
+@pytest.mark.parametrize(
+    ("per_node", "target", "counts", "nodes"),
+    [
+        (6, {"nodes": 4, "gpus_per_node": 8}, "6, 24, 32, 48", "8"),
+        (2, {"nodes": 4, "gpus_per_node": 6}, "2, 4, 24", "6"),
+        (8, {"nodes": 2, "gpus_per_node": 128}, "8, 16, 32, 64", "8"),
+        (128, {"nodes": 2, "gpus_per_node": 128}, "", ""),
+    ],
+)
+def test_the_address_is_that_of_a_plan_whatever_the_nodes_of_the_target(
+    per_node: int, target: dict[str, int], counts: str, nodes: str
+) -> None:
+    here = H100.model_copy(update={"gpus_per_node": per_node})
+    address = plan_address(projected_to(H100.model_copy(update=target), here))
+    fields = {name: value for name, (value,) in parse_qs(urlsplit(address).query).items()}
+    assert (fields.get("counts", ""), fields.get("gpus_per_node", "")) == (counts, nodes)
+    if fields:
+        plan_request(PlanForm.model_validate(fields))
+
+
+@pytest.mark.parametrize("driver", ["NVIDIA H200 NVL", "NVIDIA H100 80GB HBM3 MIG 1g.10gb"])
+def test_a_slice_or_a_neighbour_of_a_product_has_no_address(driver: str) -> None:
+    model = ModelSpec.model_validate("llama-tiny")
+    assert not plan_address(answered(H100.model_copy(update={"gpu": driver}), model=model))
+
+
+def test_a_price_may_name_the_kind_of_the_address_in_another_way() -> None:
+    study = answered(model=ModelSpec.model_validate("llama-tiny"))
+    fields = {name: value for name, (value,) in parse_qs(urlsplit(plan_address(study)).query).items()}
+    assert plan_request(PlanForm(**fields, prices="h100=2.1")).prices == {"H100-SXM5-80GB": 2.1}
+    with pytest.raises(FormErrors):
+        plan_request(PlanForm(**fields, prices="h100=2.1, H100-80GB=2.2"))
+    with pytest.raises(FormErrors):
+        plan_request(PlanForm(**fields, prices="h200=2.1"))

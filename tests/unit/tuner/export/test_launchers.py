@@ -208,3 +208,15 @@ def test_ray_reserves_each_node_and_compiles() -> None:
     text = exported("ray").files["ray_job.py"]
     ast.parse(text)
     assert 'NODES = 2\nBUNDLE = {"GPU": 8}\n' in text and 'COMMAND = ["bash", "launch.sh"]' in text
+
+
+@pytest.mark.parametrize("form", ["skypilot", "dstack"])
+def test_a_projected_answer_claims_no_measurement_on_its_machines(form: ExportFormat) -> None:
+    study = study_of("llama-tiny", "bf16-mixed", A100, global_batch=32)
+    projected = contender_of(DDP).model_copy(update={"runs": 0})
+    notes = export(study, projected, form).lossy
+    assert any(
+        "machines: the figures are projected to 8 × NVIDIA A100-SXM4-80GB, where nothing was measured" in line
+        for line in notes
+    ), notes
+    assert any("gpu: A100-SXM4-80GB is projected, and was not measured" in line for line in notes), notes

@@ -1,6 +1,7 @@
 """Exports keep the results that the trial kept, or say which others their program keeps."""
 
 import ast
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from shardtune.api_schemas.strategies import (
     TrialConfig,
     ZeroConfig,
 )
+from shardtune.api_schemas.training.models import ModelSpec
 from shardtune.tuner.export import accelerate, lightning, snippet, torchtitan
 from shardtune.tuner.export.source import ExportSource
 from shardtune.tuner.export.tools import axolotl
@@ -104,3 +106,14 @@ def test_programs_without_selective_checkpointing_say_so(render: Any) -> None:
     assert any(line.startswith("activation_checkpointing: selective was measured") for line in rendered.lossy)
     assert any(line.startswith("selective_keeps: attention was measured") for line in rendered.lossy), rendered.lossy
     TrialConfig.model_validate(rendered.lossy_config.model_dump())
+
+
+@pytest.mark.parametrize("keeps", ["products", "second_products"])
+def test_products_of_experts_with_biases_are_not_in_the_script(keeps: SelectiveKeeps) -> None:
+    """transformers adds the biases to their results in place, so that the script would fail."""
+    source = source_of(FSDP2, keeps)
+    spec = source.study.spec
+    model = ModelSpec(name="gpt-oss", config=spec.model.config | {"model_type": "gpt_oss"})
+    other = replace(source, study=source.study.model_copy(update={"spec": spec.model_copy(update={"model": model})}))
+    assert '"_grouped_mm",' in snippet.source(source) and '"_grouped_mm",' not in snippet.source(other)
+    assert '"baddbmm",' in snippet.source(other)

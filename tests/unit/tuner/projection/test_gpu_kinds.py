@@ -9,6 +9,7 @@ from shardtune.api_schemas.machines.hardware import CollectiveTime, MeasuredHard
 from shardtune.api_schemas.studies.study_request import StudyRequest
 from shardtune.api_schemas.studies.targets import StudyProjection
 from shardtune.service.wording.targets import projection_words
+from shardtune.service.workers import target_rungs
 from shardtune.tuner.prediction import catalogue
 from shardtune.tuner.projection import gpu_kinds, rungs
 from shardtune.tuner.projection.structural import learnt
@@ -138,3 +139,52 @@ def test_the_network_of_the_target_is_its_own() -> None:
     stated = target.model_copy(update={"inter_node_gb_per_s": 50.0})
     assert rungs.target_cluster(here, stated).inter_node_gb_per_s == 50.0
     assert gpu_kinds.is_other(target, here)
+
+
+@pytest.mark.parametrize(
+    ("driver", "kind"),
+    [
+        ("NVIDIA H200 NVL", "h200"),
+        ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", "h100"),
+        ("NVIDIA L40", "l40s"),
+    ],
+)
+def test_a_slice_and_a_neighbour_of_a_product_are_other_kinds_without_rates(driver: str, kind: str) -> None:
+    """The catalogue's rates for them are those of the whole GPU, or of the nearest one."""
+    here = HERE.model_copy(update={"gpu": driver})
+    request = request_of(cluster=here.model_dump(), target=f"64x8x{kind}")
+    assert request.target is not None and gpu_kinds.is_other(request.target, here)
+    with pytest.raises(ValueError, match="which has no rates in the catalogue of GPUs"):
+        rungs.for_rung(request, here)
+    with pytest.raises(ValueError, match=r"is the nearest product in the catalogue|is not in the catalogue; use L40S"):
+        rungs.for_rung(request_of(target=f"64x8x{driver.replace(' MIG', '-MIG')}"), HERE)
+
+
+def test_an_unknown_gpu_is_the_same_kind_however_it_is_spelt() -> None:
+    here = HERE.model_copy(update={"gpu": "NVIDIA Home-made 9000"})
+    target = request_of(target="64x8xhome made 9000").target
+    assert target is not None and not gpu_kinds.is_other(target, here)
+
+
+V100 = catalogue.parse_cluster("2x8xv100-sxm2-16gb")
+
+
+def without_precision(cluster: Any, target: str) -> StudyRequest:
+    workload = {"sequence_length": 4096, "global_batch": 2048}
+    return request_of(cluster=cluster.model_dump(), target=target, workload=workload)
+
+
+def test_the_precision_that_is_left_open_is_that_of_the_study_s_own_devices() -> None:
+    """A V100 has no bfloat16: `auto` is fp32 there, which every kind has."""
+    for target in ("64x8xv100-sxm2-32gb", "64x8xt4", "64x8xh100"):
+        assert rungs.for_rung(without_precision(V100, target), V100).target is not None
+    with pytest.raises(
+        ValueError, match=r"only emulates bfloat16 \(workload.precision auto, which is bf16-mixed here\)"
+    ):
+        rungs.for_rung(without_precision(HERE, "64x8xt4"), HERE)
+
+
+def test_the_precision_of_a_baseline_file_counts_where_the_workload_states_none() -> None:
+    file = {"compute_environment": "LOCAL_MACHINE", "mixed_precision": "fp16"}
+    request = without_precision(HERE, "64x8xt4").model_copy(update={"baseline": file})
+    assert target_rungs.on_rung(request, HERE).target is not None

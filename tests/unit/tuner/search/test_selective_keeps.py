@@ -151,3 +151,16 @@ def test_advice_to_checkpoint_whole_blocks_says_nothing_of_kept_results() -> Non
         (item.config.activation_checkpointing, item.config.selective_keeps) for item in neighbours(config, gpus(1, 2))
     }
     assert near == {("selective", "second_products"), ("full", "products")}
+
+
+def test_attention_alone_is_not_tried_for_a_model_that_a_worker_built_without_fused_attention() -> None:
+    searched = choices(space(summary={"attention": "eager"}, selective_keeps=sorted(CHOICES)))
+    assert {keeps for keeps, _mode in searched} == {"products", "second_products"}
+    with pytest.raises(ValueError, match=r"leaves nothing to search: .*attention \('eager'\) is not one of torch's"):
+        space(summary={"attention": "eager"}, selective_keeps="attention")
+
+
+def test_every_reason_is_given_where_no_choice_is_left() -> None:
+    training = FLOAT8 | {"attention": "eager"}
+    with pytest.raises(ValueError, match=r"attention \('eager'\) is not one of torch's kernels"):
+        space(training=training, selective_keeps="attention")

@@ -26,6 +26,8 @@ def imports(source: ExportSource, splits_vocabulary: bool) -> list[str]:
     """Import line of `train_snippet.py` for a loss that is computed in chunks; empty for a loss over all logits at
     once."""
     names = "cross_entropy, linear, pad" if splits_vocabulary else "cross_entropy, linear, log_softmax, pad"
+    # Context parallelism imports the first and the last of them.
+    names = "linear, pad" if source.config.loss_compile and source.config.context_parallel == 1 else names
     return [f"from torch.nn.functional import {names}"] if is_chunked(source) else []
 
 
@@ -50,10 +52,13 @@ def helpers(source: ExportSource, splits_vocabulary: bool) -> str:
     """
     if not is_chunked(source):
         return ""
-    gradient = indent(_SPLIT_GRADIENT if splits_vocabulary else _GRADIENT, 4)
+    if source.config.loss_compile:
+        sums = fill("compiled_sums_split" if splits_vocabulary else "compiled_sums")
+    else:
+        sums = fill("chunked_sums", gradient=indent(_SPLIT_GRADIENT if splits_vocabulary else _GRADIENT, 4))
     # Context parallelism defines the mean of its own part.
     mean = "" if source.config.context_parallel > 1 else fill("chunked_mean")
-    return fill("chunked_loss", gradient=gradient) + mean
+    return fill("chunked_loss", sums=sums.rstrip("\n")) + mean
 
 
 def build_lines(source: ExportSource) -> list[str]:
@@ -78,10 +83,10 @@ def accelerate_notes(source: ExportSource) -> list[str]:
     """Notes on a loss in chunks for a user's own script under Accelerate."""
     if not is_chunked(source):
         return []
-    words = loss_words(source.config.loss_chunk)
+    words = _words(source)
     if source.study.spec.model.is_own:
         return [f"{words}: see {source.shown_in}"]
-    return [f"{words}: take ChunkedHead, SummedLoss and loss_of from train_snippet.py"]
+    return [f"{words}: take ChunkedHead, SummedLoss, its functions and loss_of from train_snippet.py"]
 
 
 def trainer_notes(source: ExportSource) -> tuple[str, ...]:
@@ -95,4 +100,8 @@ def lightning_notes(source: ExportSource) -> tuple[str, ...]:
     """Notes on a loss in chunks for Lightning, where the user's module computes the loss."""
     if not is_chunked(source):
         return ()
-    return (f"loss: compute it in your module ({loss_words(source.config.loss_chunk)}): see {source.shown_in}",)
+    return (f"loss: compute it in your module ({_words(source)}): see {source.shown_in}",)
+
+
+def _words(source: ExportSource) -> str:
+    return loss_words(source.config.loss_chunk, is_compiled=source.config.loss_compile)

@@ -71,9 +71,7 @@ QUICK: dict[str, TrialTask] = {
     "pipeline, zero bubble": tiny_task(
         CUT | ZERO_BUBBLE | {"pipeline_schedule": "interleaved_zero_bubble"}, model=LLAMA, **SHARED
     ),
-    **{
-        f"{name}, compiled": tiny_task(strategy, model=SHORT_LLAMA, **COMPILED) for name, strategy in BACKENDS.items()
-    },
+    **{f"{name}, compiled": tiny_task(strategy, model=SHORT_LLAMA, **COMPILED) for name, strategy in BACKENDS.items()},
     "ddp, gpt2, compiled": tiny_task(BACKENDS["ddp"], model=GPT2, **COMPILED),
     "fsdp2, capped logits, compiled": tiny_task(BACKENDS["fsdp2"], model=GEMMA2, **COMPILED),
     "zero-3, scaled logits, compiled": tiny_task(BACKENDS["zero-3"], model=COHERE, **COMPILED),

@@ -95,7 +95,7 @@ def test_a_break_of_the_graph_ends_the_trial_with_the_remedy(monkeypatch: pytest
         return (labels != IGNORED).float()
 
     monkeypatch.setattr(chunk_math, "weights_of", weights_of)
-    with pytest.raises(Exception) as caught:  # noqa: PT011 -- Dynamo's own, recognised below
+    with pytest.raises(Exception) as caught:
         summed(head_of(LossPlan()), torch.randn(1, 16, 8), torch.zeros(1, 16, dtype=torch.int64))
     failure = classify.failure_of(caught.value, "training", 0, config=COMPILED)
     assert failure.kind is FailureKind.ILLEGAL
@@ -104,7 +104,7 @@ def test_a_break_of_the_graph_ends_the_trial_with_the_remedy(monkeypatch: pytest
 
 def test_the_limit_of_recompilations_ends_the_trial_with_the_remedy() -> None:
     config = COMPILED.model_copy(update={"compile": True})
-    with pytest.raises(Exception) as caught, torch._dynamo.config.patch(recompile_limit=1):  # noqa: PT011
+    with pytest.raises(Exception) as caught, torch._dynamo.config.patch(recompile_limit=1):
         for words in (64, 65, 66):
             chunk_math.compiled_sum_of(torch.randn(16, words), torch.zeros(16, dtype=torch.int64), LossPlan())
     failure = classify.failure_of(caught.value, "training", 0, config=config)

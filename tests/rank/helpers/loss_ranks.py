@@ -112,7 +112,10 @@ def _first_part(logits: torch.Tensor) -> tuple[torch.Tensor, int]:
 
 COMPILED_FAULTS: dict[str, tuple[str, Callable[..., Any]]] = {
     "the compiled gradient leaves out the label": ("_write_gradient", _without_label),
-    "ignored labels count in compiled chunks": ("weights_of", lambda labels: torch.ones_like(labels, dtype=torch.float32)),
+    "ignored labels count in compiled chunks": (
+        "weights_of",
+        lambda labels: torch.ones_like(labels, dtype=torch.float32),
+    ),
 }
 """Faults in compiled chunks of the loss, which train under DDP."""
 SHIFTED_WORDS = "a rank takes another part of the vocabulary for its own"

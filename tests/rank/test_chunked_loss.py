@@ -279,7 +279,7 @@ def test_it_trains_the_same_on_meshes_of_four_ranks(tmp_path: Path) -> None:
         "pipeline 2, tensor 2": (CUT | {"tensor_parallel": 2}, {"micro_batch": 1}),
         "pipeline 2, gpipe": (CUT | {"dp_replicate": 2, "pipeline_schedule": "gpipe"}, {"micro_batch": 1}),
     }
-    tasks = {
+    tasks: dict[str, tuple[TrialTask, str | None]] = {
         name: (tiny_task(strategy, ranks=4, model=four, **(SHARED | changes)), None)
         for name, (strategy, changes) in meshes.items()
     }

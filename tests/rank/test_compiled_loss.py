@@ -17,7 +17,8 @@ from shardtune.api_schemas.trials.failures import FailureKind
 from shardtune.workers.rank import classify
 from shardtune.workers.rank.measure import compilations
 from shardtune.workers.rank.model import chunk_math
-from shardtune.workers.rank.model.chunked_loss import IGNORED, ChunkedHead, ChunkedLoss
+from shardtune.workers.rank.model.chunk_math import IGNORED
+from shardtune.workers.rank.model.chunked_loss import ChunkedHead, ChunkedLoss
 from shardtune.workers.rank.model.loss_plan import LossPlan
 from tests.rank.helpers.fork_server_process import HostProcess
 from tests.support.long_run import IS_LONG as LONG

@@ -109,6 +109,11 @@ def _notes(source: ExportSource) -> tuple[str, ...]:
         f"loss: {_measured_loss(source)} measured; TRL computes logits in tiles of 4,096 tokens and 32,768 words",
         "metrics: TRL also computes entropy and token accuracy of each micro batch, gathers them over the ranks and waits for "
         "them; no trial did",
+        *(
+            ["loss_compile: true was measured; TRL has false, as it has a loss of its own"]
+            if source.config.loss_compile
+            else []
+        ),
         *_reentrant_notes(source),
         *adapters.trl_notes(source),
         *float8.script_notes(source, "trl_sft.py, before the trainer"),

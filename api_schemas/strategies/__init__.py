@@ -12,7 +12,7 @@ from shardtune.api_schemas.strategies.fields.selective_keeps import SelectiveKee
 from shardtune.api_schemas.strategies.fsdp1 import Fsdp1Config
 from shardtune.api_schemas.strategies.fsdp2 import Fsdp2Config
 from shardtune.api_schemas.strategies.loss_fields import LossFields
-from shardtune.api_schemas.strategies.losses import Loss, loss_words
+from shardtune.api_schemas.strategies.losses import Loss, check_compile, loss_words
 from shardtune.api_schemas.strategies.trial_fields import NumaBinding, Strategy
 from shardtune.api_schemas.strategies.zero import ZeroConfig
 from shardtune.api_schemas.training.sample_plan import Split
@@ -53,15 +53,15 @@ class TrialConfig(LossFields):
             self.compile,
             gathers_in_blocks=isinstance(self.strategy, ZeroConfig) and self.strategy.stage == 3,
         )
+        check_compile(self.loss_compile, self.loss)
         if self.has_chunked_loss and self.strategy.compiles:
             raise ValueError(
                 "loss ('chunked') with deepcompile (true) would compile the head's own backward, which nobody has tried; "
                 "set one of them to its default"
             )
-        if self.context_parallel > 1 and self.compiles:
-            name = "compile" if self.compile else "deepcompile"
+        if self.context_parallel > 1 and compiling_field is not None:
             raise ValueError(
-                f"{name} (true) with context_parallel ({self.context_parallel}) would compile attention's exchanges, which "
+                f"{compiling_field} (true) with context_parallel ({self.context_parallel}) would compile attention's exchanges, which "
                 "nobody has tried; set one of them to its default"
             )
         return self
@@ -101,12 +101,12 @@ class TrialConfig(LossFields):
 
     @property
     def compiles(self) -> bool:
-        """Whether the configuration compiles the model or its blocks, which makes the first steps slow."""
-        return self.compile or self.strategy.compiles
+        """Whether the configuration compiles the model, its blocks or its loss, which makes the first steps slow."""
+        return self.compile or self.loss_compile or self.strategy.compiles
 
     def without_compile(self) -> "TrialConfig":
-        """Return a copy whose blocks are not compiled, and so have no budget of activations."""
-        return self.model_copy(update={"compile": False, "activation_memory_budget": 1.0})
+        """Return a copy whose blocks and loss are not compiled. Its blocks have no budget of activations."""
+        return self.model_copy(update={"compile": False, "activation_memory_budget": 1.0, "loss_compile": False})
 
     @property
     def offloads_optimizer(self) -> bool:
@@ -124,7 +124,7 @@ class TrialConfig(LossFields):
         if self.activation_checkpointing != "none":
             parts.append(checkpointing_words(self.activation_checkpointing, self.checkpoint_every))
         if self.has_chunked_loss:
-            parts.append(loss_words(self.loss_chunk))
+            parts.append(loss_words(self.loss_chunk, is_compiled=self.loss_compile))
         if self.context_parallel > 1:
             parts.append(f"context ×{self.context_parallel}")
         if self.compile:

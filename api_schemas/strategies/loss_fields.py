@@ -5,6 +5,7 @@ from typing import Annotated
 from pydantic import Field
 
 from shardtune.api_schemas.knobs import Knob, Lost, When, Written
+from shardtune.api_schemas.protocol import Since
 from shardtune.api_schemas.strategies.losses import DEFAULT_CHUNK, Loss
 from shardtune.api_schemas.strategies.trial_fields import TrialFields
 
@@ -59,6 +60,29 @@ class LossFields(TrialFields):
     ] = Field(default=DEFAULT_CHUNK, ge=16, le=1 << 20)
     """Number of tokens in a chunk, if the loss is computed in chunks. Smaller chunks need less memory, and accumulate
     the output head's gradient in more steps."""
+    loss_compile: Annotated[
+        bool,
+        Knob(
+            help="The cross entropy of each chunk of tokens and its gradient are compiled (`torch.compile`).",
+            name="loss, compiled chunks",
+            tries=(False, True),
+            exports={
+                "script": Written("`torch.compile` of the functions of one chunk"),
+                "accelerate": Written("a line of your script"),
+                "training_arguments": _ALL_LOGITS,
+                "torchtitan": Written("`loss` among `compile.components`; lost with pipeline stages"),
+                "lightning": _IN_YOUR_MODULE,
+            },
+            when_text="`loss` is `chunked`, on GPUs unless `space.allow_compile` is `false`; elsewhere where the knob is "
+            "limited",
+            upstream="`torch.compile` of the functions of one chunk; torchtitan compiles its loss by default; "
+            "[compiled chunks](../explanation/loss.md#compiled-chunks)",
+        ),
+        Since(2),
+    ] = False
+    """Whether the cross entropy of each chunk and its gradient are compiled by `torch.compile`, if the loss is computed
+    in chunks. The chunk's logits then have no float32 copy in memory, and fewer kernels read them. The first step takes
+    seconds longer."""
 
     @property
     def has_chunked_loss(self) -> bool:

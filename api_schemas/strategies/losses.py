@@ -12,9 +12,28 @@ DEFAULT_CHUNK = 1024
 """Number of tokens in a chunk, if the loss is computed in chunks of tokens."""
 
 
-def loss_words(chunk: int) -> str:
+NEEDS = "it needs loss ('chunked')"
+"""End of an error message: the value of another knob that a compiled loss requires."""
+NEEDED = "loss_compile (true) needs it"
+"""End of an error message: the reason why another knob has only one value beside a compiled loss."""
+
+
+def loss_words(chunk: int, *, is_compiled: bool = False) -> str:
     """Describe a loss in chunks for people, such as `loss in chunks of 1,024 tokens`."""
-    return f"loss in chunks of {chunk:,} tokens"
+    return f"loss in {'compiled ' if is_compiled else ''}chunks of {chunk:,} tokens"
+
+
+def check_compile(compiles: bool, loss: Loss) -> None:
+    """Reject a compiled loss that is not computed in chunks.
+
+    Raises:
+        ValueError: names the fields, their values and the remedy.
+    """
+    if compiles and loss != "chunked":
+        raise ValueError(
+            f"loss_compile (true) compiles the loss of each chunk of tokens, and loss ({loss!r}) has no chunks; set loss "
+            "to 'chunked', or loss_compile to false"
+        )
 
 
 def check(loss: Loss, model: ModelSpec | None = None, model_summary: ModelSummary | None = None) -> None:

@@ -47,6 +47,6 @@ class TargetRehearsal(Schema):
     """Seconds that one rank takes to make its device meshes and to wrap the model, without communication. null if the
     configuration was not built."""
     without_compile: bool = False
-    """Whether the configuration compiles its blocks but was rehearsed without compilation. Its peak is then not
-    compared with the memory of a GPU, because the tensors that compiled blocks keep depend on kernels that only a GPU
-    makes."""
+    """Whether the configuration compiles its blocks or its loss but was rehearsed without compilation. Its peak is then
+    not compared with the memory of a GPU, because compiled code needs other tensors, which depend on kernels that only
+    a GPU makes."""

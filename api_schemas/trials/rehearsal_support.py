@@ -42,6 +42,8 @@ def _unsupported_value(trial: TrialTask) -> tuple[str, str, str] | None:
         return "activation_offload", "true", "copies between devices, and a rehearsal has one; set it to false"
     if config.compile:
         return "compile", "true", "changes what blocks keep by kernels that only a GPU can make; set it to false"
+    if config.loss_compile:
+        return "loss_compile", "true", "runs kernels that only a GPU can make; set it to false"
     if workload.float8 is not None:
         return "float8", workload.float8, "scales by values; rehearse without it"
     if quantization_of(workload.adapter) is not None:

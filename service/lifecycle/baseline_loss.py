@@ -15,6 +15,7 @@ def measure_whole(study: StudyRow, model_summary: ModelSummary) -> None:
         return
     if not isinstance(given, dict) or _OWN_KEYS & given.keys():
         return
-    study.baseline = baseline.model_copy(update={"loss": "full", "loss_chunk": DEFAULT_CHUNK})
+    whole = {"loss": "full", "loss_chunk": DEFAULT_CHUNK, "loss_compile": False}
+    study.baseline = baseline.model_copy(update=whole)
     reason = f"the baseline is measured with all logits, not in chunks as its file means: {model_summary.loss_note}"
     study.notes = (*study.notes, reason)

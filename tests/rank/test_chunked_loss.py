@@ -22,7 +22,14 @@ from shardtune.workers.rank.model import chunk_math, chunked_loss, loss_plan
 from shardtune.workers.rank.model.loss_plan import LossPlan
 from tests.rank.helpers import small_models
 from tests.rank.helpers.fork_server_process import HostProcess
-from tests.rank.helpers.loss_ranks import FAULTS, TILED_LOSS, assert_same, compared
+from tests.rank.helpers.loss_ranks import (
+    COMPILED_FAULTS,
+    FAULTS,
+    SHIFTED_WORDS,
+    TILED_LOSS,
+    assert_same,
+    compared,
+)
 from tests.support.long_run import IS_LONG as LONG
 from tests.support.long_run import telling
 from tests.support.ranks.tiny_tasks import BACKENDS, GPT2, LLAMA, MIXTRAL, tiny_task
@@ -41,6 +48,8 @@ SHARED: dict[str, Any] = {
     "loss_chunk": 24,
 }
 """Two micro batches of 64 tokens a rank and step, in three chunks of which the last is shorter; the norm is clipped."""
+COMPILED = SHARED | {"loss_compile": True}
+"""As `SHARED`, in compiled chunks. In short runs the compiler divides graphs as a trial's, and makes no kernels."""
 BOUND = {"loss": 1e-6, "norm": 1e-5, "weight": 1e-5}
 BF16 = {"loss": 5e-4, "norm": 3e-2}
 SPLIT: dict[str, Any] = {"kind": "fsdp2", "dp_shard": 1, "tensor_parallel": 2}
@@ -62,13 +71,26 @@ QUICK: dict[str, TrialTask] = {
     "pipeline, zero bubble": tiny_task(
         CUT | ZERO_BUBBLE | {"pipeline_schedule": "interleaved_zero_bubble"}, model=LLAMA, **SHARED
     ),
+    **{f"{name}, compiled": tiny_task(strategy, model=SHORT_LLAMA, **COMPILED) for name, strategy in BACKENDS.items()},
+    "ddp, gpt2, compiled": tiny_task(BACKENDS["ddp"], model=GPT2, **COMPILED),
+    "fsdp2, capped logits, compiled": tiny_task(BACKENDS["fsdp2"], model=GEMMA2, **COMPILED),
+    "zero-3, scaled logits, compiled": tiny_task(BACKENDS["zero-3"], model=COHERE, **COMPILED),
+    "tensor parallel, tied, compiled": tiny_task(SPLIT, model=TIED, **(COMPILED | {"micro_batch": 4})),
+    "tensor parallel, compiled": tiny_task(SPLIT, model=SHORT_LLAMA, **COMPILED),
+    "context parallel, compiled": tiny_task(BACKENDS["fsdp2"], model=SHORT_LLAMA, context_parallel=2, **COMPILED),
+    "pipeline, compiled": tiny_task(CUT, model=SHORT_LLAMA, **COMPILED),
+    "pipeline, zero bubble, compiled": tiny_task(
+        CUT | ZERO_BUBBLE | {"pipeline_schedule": "interleaved_zero_bubble"}, model=LLAMA, **COMPILED
+    ),
 }
 
 OFTEN = (
     *("ddp", "fsdp2", "zero-2", "fsdp2, capped logits", "zero-3, scaled logits", "fsdp1, gpt2"),
     *("tensor parallel, tied", "context parallel", "pipeline, zero bubble"),
+    *("fsdp2, capped logits, compiled", "zero-3, compiled", "tensor parallel, tied, compiled"),
 )
-"""One case of each backend, of each kind of head and of each way to split; the others in the long run."""
+"""One case of each backend, of each kind of head and of each way to split, and some of compiled chunks; the others in the
+long run."""
 
 
 @pytest.fixture(scope="module")
@@ -78,6 +100,8 @@ def quick(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, float
     }
     tasks |= {fault: (QUICK["ddp"], fault) for fault in FAULTS}
     tasks[TILED_LOSS] = (QUICK["zero-2"], TILED_LOSS)
+    tasks |= {fault: (QUICK["ddp, compiled"], fault) for fault in COMPILED_FAULTS}
+    tasks[SHIFTED_WORDS] = (QUICK["tensor parallel, tied, compiled"], SHIFTED_WORDS)
     return compared(tasks, tmp_path_factory.mktemp("loss"))
 
 
@@ -88,7 +112,7 @@ def test_a_loss_in_chunks_trains_what_the_full_loss_trains(quick: dict[str, dict
 
 
 @pytest.mark.ranks
-@pytest.mark.parametrize("fault", [*FAULTS, TILED_LOSS])
+@pytest.mark.parametrize("fault", [*FAULTS, TILED_LOSS, *COMPILED_FAULTS, SHIFTED_WORDS])
 def test_a_planted_fault_leaves_the_bounds(quick: dict[str, dict[str, float]], fault: str) -> None:
     assert quick[fault]["norm"] > 1e-4 or quick[fault]["first_loss"] > 1e-4, quick[fault]
 
@@ -217,11 +241,12 @@ def test_at_a_vocabulary_of_128_k_chunks_fit_sequences_half_as_long_again(host: 
 
 @pytest.mark.ranks
 @pytest.mark.skipif(not LONG, reason="the wide table: SHARDTUNE_TEST_LONG=1")
-def test_every_backend_checkpointing_and_accumulation_trains_the_same(tmp_path: Path) -> None:
+@pytest.mark.parametrize("chunks", [SHARED, COMPILED], ids=["eager", "compiled"])
+def test_every_backend_checkpointing_and_accumulation_trains_the_same(tmp_path: Path, chunks: dict[str, Any]) -> None:
     cells = itertools.product(BACKENDS, ("none", "full"), (1, 4))
     tasks = {
         f"{name}, {mode}, {size}": tiny_task(
-            BACKENDS[name], model=TIED, activation_checkpointing=mode, **(SHARED | {"micro_batch": size})
+            BACKENDS[name], model=TIED, activation_checkpointing=mode, **(chunks | {"micro_batch": size})
         )
         for name, mode, size in cells
     }
@@ -231,10 +256,13 @@ def test_every_backend_checkpointing_and_accumulation_trains_the_same(tmp_path: 
 
 @pytest.mark.ranks
 @pytest.mark.skipif(not LONG, reason="the wide table: SHARDTUNE_TEST_LONG=1")
+@pytest.mark.parametrize("chunks", [SHARED, COMPILED], ids=["eager", "compiled"])
 @pytest.mark.parametrize("precision", ["bf16-mixed", "bf16-autocast"])
-def test_bf16_training_stays_within_the_bounds_that_stand(tmp_path: Path, precision: str) -> None:
+def test_bf16_training_stays_within_the_bounds_that_stand(
+    tmp_path: Path, precision: str, chunks: dict[str, Any]
+) -> None:
     kinds = BACKENDS if precision == "bf16-mixed" else {name: BACKENDS[name] for name in ("ddp", "zero-2", "zero-3")}
-    tasks = {name: tiny_task(kinds[name], model=SHORT_LLAMA, precision=precision, **SHARED) for name in kinds}
+    tasks = {name: tiny_task(kinds[name], model=SHORT_LLAMA, precision=precision, **chunks) for name in kinds}
     for name, difference in compared({name: (task, None) for name, task in tasks.items()}, tmp_path).items():
         assert difference and all(difference[key] <= BF16[key] for key in BF16), (name, difference)
 
@@ -251,9 +279,13 @@ def test_it_trains_the_same_on_meshes_of_four_ranks(tmp_path: Path) -> None:
         "pipeline 2, tensor 2": (CUT | {"tensor_parallel": 2}, {"micro_batch": 1}),
         "pipeline 2, gpipe": (CUT | {"dp_replicate": 2, "pipeline_schedule": "gpipe"}, {"micro_batch": 1}),
     }
-    tasks = {
+    tasks: dict[str, tuple[TrialTask, str | None]] = {
         name: (tiny_task(strategy, ranks=4, model=four, **(SHARED | changes)), None)
         for name, (strategy, changes) in meshes.items()
+    }
+    tasks |= {
+        f"{name}, compiled": (tiny_task(meshes[name][0], ranks=4, model=four, **(COMPILED | meshes[name][1])), None)
+        for name in ("tensor 2, context 2", "tensor 4, full", "pipeline 2, tensor 2")
     }
     for name, difference in compared(tasks, tmp_path, ranks=4).items():
         assert difference and all(difference[key] <= BOUND[key] for key in BOUND), (name, difference)

@@ -5,14 +5,26 @@ from shardtune.api_schemas.strategies.losses import loss_words
 from shardtune.tuner.export.source import ExportSource
 from shardtune.tuner.export.templates import fill, indent
 
+_SUM = (
+    "values, rows = finished(logits, head).float(), labels.clamp(min=0).unsqueeze(1)",
+    "own, largest = values.gather(1, rows), values.amax(1, keepdim=True)",
+    "# In place: log_softmax would have one more float32 tensor of the logits' size.",
+    "lost = values.sub_(largest).exp_().sum(1, keepdim=True).log() + largest - own",
+    "return (lost.squeeze(1) * (labels != -100)).sum()",
+)
 _GRADIENT = (
     "# In place: autograd would have several float32 tensors of the logits' size.",
-    "values = log_softmax(finished(logits, head), -1, dtype=torch.float32).exp_()",
+    "values = finished(logits, head).float()",
+    "values.sub_(values.amax(1, keepdim=True)).exp_()",
+    "values.div_(values.sum(1, keepdim=True))",
     "rows = labels.clamp(min=0).unsqueeze(1)",
     "values.scatter_add_(1, rows, values.new_full(rows.shape, -1.0))",
     "values.mul_((grad * (labels != -100)).unsqueeze(1))",
     "slope = head.scale if head.cap is None else 1.0 - torch.tanh(logits / head.cap).square()",
     "return values.mul_(slope).to(logits.dtype)",
+)
+_SPLIT_SUM = (
+    'return cross_entropy(finished(logits, head).float(), labels, ignore_index=-100, reduction="sum")',
 )
 _SPLIT_GRADIENT = (
     "logits.requires_grad_()",
@@ -25,7 +37,9 @@ _SPLIT_GRADIENT = (
 def imports(source: ExportSource, splits_vocabulary: bool) -> list[str]:
     """Import line of `train_snippet.py` for a loss that is computed in chunks; empty for a loss over all logits at
     once."""
-    names = "cross_entropy, linear, pad" if splits_vocabulary else "cross_entropy, linear, log_softmax, pad"
+    # Autograd computes the loss of a split vocabulary. Context parallelism imports the first and the last of the names.
+    needs_entropy = (splits_vocabulary and not source.config.loss_compile) or source.config.context_parallel > 1
+    names = "cross_entropy, linear, pad" if needs_entropy else "linear, pad"
     return [f"from torch.nn.functional import {names}"] if is_chunked(source) else []
 
 
@@ -50,10 +64,14 @@ def helpers(source: ExportSource, splits_vocabulary: bool) -> str:
     """
     if not is_chunked(source):
         return ""
-    gradient = indent(_SPLIT_GRADIENT if splits_vocabulary else _GRADIENT, 4)
+    if source.config.loss_compile:
+        sums = fill("compiled_sums_split" if splits_vocabulary else "compiled_sums")
+    else:
+        lines = (_SPLIT_SUM, _SPLIT_GRADIENT) if splits_vocabulary else (_SUM, _GRADIENT)
+        sums = fill("chunked_sums", sum=indent(lines[0], 4), gradient=indent(lines[1], 4))
     # Context parallelism defines the mean of its own part.
     mean = "" if source.config.context_parallel > 1 else fill("chunked_mean")
-    return fill("chunked_loss", gradient=gradient) + mean
+    return fill("chunked_loss", sums=sums.rstrip("\n")) + mean
 
 
 def build_lines(source: ExportSource) -> list[str]:
@@ -78,10 +96,10 @@ def accelerate_notes(source: ExportSource) -> list[str]:
     """Notes on a loss in chunks for a user's own script under Accelerate."""
     if not is_chunked(source):
         return []
-    words = loss_words(source.config.loss_chunk)
+    words = _words(source)
     if source.study.spec.model.is_own:
         return [f"{words}: see {source.shown_in}"]
-    return [f"{words}: take ChunkedHead, SummedLoss and loss_of from train_snippet.py"]
+    return [f"{words}: take ChunkedHead, SummedLoss, its functions and loss_of from train_snippet.py"]
 
 
 def trainer_notes(source: ExportSource) -> tuple[str, ...]:
@@ -95,4 +113,8 @@ def lightning_notes(source: ExportSource) -> tuple[str, ...]:
     """Notes on a loss in chunks for Lightning, where the user's module computes the loss."""
     if not is_chunked(source):
         return ()
-    return (f"loss: compute it in your module ({loss_words(source.config.loss_chunk)}): see {source.shown_in}",)
+    return (f"loss: compute it in your module ({_words(source)}): see {source.shown_in}",)
+
+
+def _words(source: ExportSource) -> str:
+    return loss_words(source.config.loss_chunk, is_compiled=source.config.loss_compile)

@@ -85,7 +85,7 @@ def render(source: ExportSource, backends: Backends = BACKENDS) -> Rendered:
         # Its policy cannot keep all products of linear layers.
         changes["selective_keeps"] = "second_products"
     if not _chunks_loss(source):
-        changes |= {"loss": "full", "loss_chunk": DEFAULT_CHUNK}
+        changes |= {"loss": "full", "loss_chunk": DEFAULT_CHUNK, "loss_compile": False}
     rendered_config = run_by(config, "torchtitan", **changes)
     compared = rendered_config if lost else rendered_config.model_copy(update={"strategy": config.strategy})
     besides = (*_notes(source), *context.torchtitan_notes(source), *notes, *environment.notes(source))
@@ -113,6 +113,16 @@ def _chunks_loss(source: ExportSource) -> bool:
     """Whether the exported file computes the loss in chunks (`ChunkedLossWrapper`). It does not with pipeline stages,
     which torchtitan's documentation of the wrapper (0.3) does not mention."""
     return losses.is_chunked(source) and source.config.strategy.stages == 1
+
+
+def _compiled(source: ExportSource) -> str:
+    """Source of the keyword arguments that say what torchtitan compiles: blocks (`model`), the loss, or nothing."""
+    compiles = {
+        "model": float8.torchtitan_compiles(source),
+        "loss": source.config.loss_compile and _chunks_loss(source),
+    }
+    components = [name for name, is_compiled in compiles.items() if is_compiled]
+    return f"enable={bool(components)}, components={literal(components or ['model'])}"
 
 
 def _loss(source: ExportSource) -> str:
@@ -154,7 +164,7 @@ def _document(source: ExportSource, mesh: dict[str, Any], lossy: tuple[str, ...]
         checkpointing=_checkpointing(config, policy),
         converters=float8.torchtitan_converters(source),
         float8_import=_FLOAT8_IMPORT if float8.is_used(source) else "",
-        compile=float8.torchtitan_compiles(source),
+        compile=_compiled(source),
         seed=source.workload.seed,
     )
 

@@ -187,6 +187,8 @@ class Candidates:
     """Number of slices of the tokens over which each block's MLP is computed; 1 means all tokens at once."""
     loss_chunk: Array
     """Number of tokens whose logits a rank holds at once; 0 means all tokens of a micro batch."""
+    loss_compiled: Array
+    """Whether the loss of each chunk of tokens is compiled."""
     compiled: Array
     activation_budget: Array
     """Part of the activations beyond its input that a compiled block keeps for backward, as a fraction of what it keeps
@@ -279,7 +281,7 @@ def _at(values: Array, index: NDArray[np.intp]) -> Array:
 _DEFAULTS: dict[str, float] = {
     "backend": SINGLE, "stage": 0, "shard": 1, "replicate": 1, "sequence": 1, "micro_batch": 1, "context": 1, "tensor": 1,
     "stages": 1, "schedule": 0, "virtual": 1, "experts": 1, "accumulation": 1,
-    "checkpointing": NONE, "checkpoint_every": 1, "selective_keeps": ALL_PRODUCTS, "activation_offload": 0, "mlp_slices": 1, "loss_chunk": 0, "compiled": 0, "activation_budget": 1, "regather": 1, "backward_prefetch": 1,
+    "checkpointing": NONE, "checkpoint_every": 1, "selective_keeps": ALL_PRODUCTS, "activation_offload": 0, "mlp_slices": 1, "loss_chunk": 0, "loss_compiled": 0, "compiled": 0, "activation_budget": 1, "regather": 1, "backward_prefetch": 1,
     "blocks_per_unit": 1, "sync_last": 0, "sync_shard_only": 0, "offload_optimizer": 0, "offload_parameters": 0,
     "pinned_optimizer": 0, "pinned_parameters": 0,
     "ddp_bucket": 25 * MIB, "bucket_view": 0, "reduce_bucket": 5e8, "gather_bucket": 5e8, "double_buffer": 1,

@@ -51,6 +51,7 @@ def _shared_fields(config: TrialConfig, sequence: int, world_size: int, global_b
         "activation_offload": config.activation_offload,
         "mlp_slices": config.mlp_slices,
         "loss_chunk": config.chunk_tokens or 0,
+        "loss_compiled": config.loss_compile,
         "compiled": config.compile,
         "activation_budget": config.activation_memory_budget,
         "keeps_freed": config.malloc == "keep",

@@ -91,8 +91,8 @@ def of_run(sizes: TargetSizes, trial: TrialTask, run: RehearsalRun) -> TargetReh
     if problem is None:
         assert run.report is not None
         seen = [answer.seen for answer in run.report.answers if answer.seen is not None]
-    # Blocks that are compiled keep less, so that the peak without compilation proves nothing against them.
-    available = None if run.config.compile else available_gib(sizes.there, sizes.objective)
+    # Compiled blocks keep less, and a compiled loss too, so that the peak without compilation proves nothing against them.
+    available = None if run.config.compiles else available_gib(sizes.there, sizes.objective)
     result = rehearsal.combine(trial, seen, problem, predicted, available)
     if result.allocated_gib is not None and not _is_believable(result.allocated_gib, predicted):
         far = (
@@ -159,5 +159,5 @@ def _outcome(result: Rehearsal, trial_number: int, config: TrialConfig) -> Targe
         available_gib=result.available_gib,
         process_groups=result.process_groups,
         set_up_s=result.set_up_s,
-        without_compile=config.compile,
+        without_compile=config.compiles,
     )

@@ -43,9 +43,16 @@ class LostGradientError(Exception):
 
 
 _RECOMPILE_LIMIT = (
-    "{knob} (true) reached Dynamo's limit of recompilations of one function, after which further blocks would run "
+    "{knob} (true) reached Dynamo's limit of recompilations of one function, after which further calls would run "
     "uncompiled; set {knob} to false. TORCH_LOGS=recompiles in the worker's environment names the guards that failed"
 )
+
+_GRAPH_BREAK = (
+    "loss_compile (true) found code in the loss that torch.compile cannot compile as one graph; set loss_compile to false. "
+    "{error}"
+)
+_COMPILED_LOSS = "shardtune.workers.rank.model.chunk_math"
+"""Name of the module that calls the compiled functions of the loss."""
 
 _COMPILER_FAILED = re.compile(
     r"Failed to find C compiler|No working C\+\+ compiler found|Python\.h: No such file|"
@@ -77,9 +84,12 @@ def failure_of(
 ) -> Failure:
     """Failure that a rank reports for an exception. It also depends on the phase in which the exception was raised, and
     on the rank's device and configuration, if it has them by then."""
-    kind = _kind(error, phase, device)
+    breaks_graph = config is not None and config.loss_compile and any(_is_graph_break(link) for link in _chain(error))
+    kind = FailureKind.ILLEGAL if breaks_graph else _kind(error, phase, device)
     if any(_is_recompile_limit(link) for link in _chain(error)):
-        text = _RECOMPILE_LIMIT.format(knob=_compiling_knob(config))
+        text = _RECOMPILE_LIMIT.format(knob=_compiling_knob(config, error))
+    elif breaks_graph:
+        text = _GRAPH_BREAK.format(error=error)
     elif _is_of_unused_parameters(error):
         text = _UNUSED_PARAMETERS_TEXT
     elif (lack := private_names.explanation(error)) is not None:
@@ -89,7 +99,7 @@ def failure_of(
     elif any(gpu_errors.is_unavailable(link) for link in _chain(error)):
         text = f"{gpu_errors.UNAVAILABLE_REMEDY}. {error}"
     elif kind is FailureKind.CRASH and any(_COMPILER_FAILED.search(str(link)) for link in _chain(error)):
-        text = f"{_COMPILER_REMEDY.format(knob=_compiling_knob(config))}. {type(error).__name__}: {error}"
+        text = f"{_COMPILER_REMEDY.format(knob=_compiling_knob(config, error))}. {type(error).__name__}: {error}"
     else:
         text = f"{type(error).__name__}: {error}" if kind is FailureKind.CRASH else str(error) or type(error).__name__
     return Failure(
@@ -101,9 +111,15 @@ def failure_of(
     )
 
 
-def _compiling_knob(config: TrialConfig | None) -> str:
-    """Knob with which the configuration compiles: `deepcompile` of DeepSpeed, or `compile`."""
-    return "deepcompile" if config is not None and config.strategy.compiles else "compile"
+def _compiling_knob(config: TrialConfig | None, error: BaseException) -> str:
+    """Knob with which the configuration compiles: `deepcompile` of DeepSpeed, `loss_compile`, or `compile`. Where both of
+    the latter do, the code that raised the exception decides."""
+    if config is None or not config.compiles:
+        return "compile"
+    if config.strategy.compiles:
+        return "deepcompile"
+    is_of_loss = not config.compile or any(_passed(link.__traceback__, _COMPILED_LOSS) for link in _chain(error))
+    return "loss_compile" if config.loss_compile and is_of_loss else "compile"
 
 
 def _kind(error: BaseException, phase: Phase, device: Device | None) -> FailureKind:
@@ -141,6 +157,13 @@ def _is_recompile_limit(error: BaseException) -> bool:
     return type(error).__name__ == "FailOnRecompileLimitHit"
 
 
+def _is_graph_break(error: BaseException) -> bool:
+    """Whether Dynamo found code that it cannot compile as one graph in the loss, which has no other; compiled blocks may
+    have several. The exception is recognised by name, since its module takes seconds to import."""
+    is_of_dynamo = any(kind.__name__ == "Unsupported" for kind in type(error).__mro__)
+    return is_of_dynamo and _passed(error.__traceback__, _COMPILED_LOSS)
+
+
 def _is_of_unused_parameters(error: BaseException) -> bool:
     """Whether an exception of DistributedDataParallel says that some parameters got no gradient in the previous
     step."""
@@ -154,6 +177,15 @@ def _is_rejection(error: BaseException) -> bool:
         return True
     # DeepSpeed also rejects values by `assert`.
     return isinstance(error, AssertionError) and _raised_in(error.__traceback__).startswith(_BACKENDS)
+
+
+def _passed(trace: TracebackType | None, module: str) -> bool:
+    """Whether the exception passed through code of a module."""
+    while trace is not None:
+        if trace.tb_frame.f_globals.get("__name__") == module:
+            return True
+        trace = trace.tb_next
+    return False
 
 
 def _raised_in(trace: TracebackType | None) -> str:

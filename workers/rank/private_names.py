@@ -100,6 +100,7 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "quantization": ("torch.nn.Module._save_to_state_dict",),
     "compile": (
         "torch._dynamo.config.fail_on_recompile_limit_hit",
+        "torch._dynamo.maybe_mark_dynamic",
         "torch._dynamo.trace_rules.add",
         "torch._dynamo.utils.counters",
         "torch._dynamo.utils.get_compilation_metrics",

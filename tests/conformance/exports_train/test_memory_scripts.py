@@ -14,16 +14,18 @@ pytestmark = pytest.mark.ranks
 
 def test_a_script_with_a_loss_in_chunks_trains_as_one_of_all_logits(tmp_path: Path) -> None:
     """Chunks of 40 tokens, the last shorter; in the long run, and in tests/rank/test_chunked_loss.py, also on two ranks
-    that each have a part of the vocabulary."""
+    that each have a part of the vocabulary, and in compiled chunks."""
     split = Fsdp2Config(dp_shard=1, tensor_parallel=2)
     for name, strategy in (("ddp", DdpConfig()), *([("tensor", split)] if IS_LONG else [])):
         results = []
-        for loss in ({}, {"loss": "chunked", "loss_chunk": 40}):
+        chunks = {"loss": "chunked", "loss_chunk": 40}
+        for loss in ({}, chunks, *([chunks | {"loss_compile": True}] if IS_LONG else [])):
             folder = tmp_path / f"{name}-{len(loss)}"
             folder.mkdir()
             config = TrialConfig.model_validate({"strategy": strategy, "micro_batch": 2, **loss})
             results.append(train(export(folder, config)))
-        assert results[0] == [pytest.approx(step, rel=2e-4) for step in results[1]], name
+        for chunked in results[1:]:
+            assert results[0] == [pytest.approx(step, rel=2e-4) for step in chunked], name
 
 
 @pytest.mark.parametrize("strategy", [DdpConfig(), wide(ZeroConfig(stage=3))], ids=["ddp", "zero-3"])

@@ -35,7 +35,7 @@ from shardtune.workers.rank.trial_dir import ProgressFile
 from tests.support.long_run import IS_LONG
 from tests.support.processes import preloaded_forks
 
-_PLAIN = {"loss": "full", "activation_offload": False, "mlp_slices": 1}
+_PLAIN = {"loss": "full", "loss_compile": False, "activation_offload": False, "mlp_slices": 1}
 _PARTITION_ALONE = "aot_eager_decomp_partition"
 """Backend of `torch.compile` that divides graphs as inductor does, and runs them without building kernels in C++, which
 takes 40 s of a core."""
@@ -97,6 +97,31 @@ FAULTS: dict[str, tuple[str, Callable[..., Any]]] = {
 }
 
 
+def _without_label(
+    part: torch.Tensor, labels: torch.Tensor, scales: torch.Tensor, grad: torch.Tensor, _first: int, plan: LossPlan
+) -> None:
+    """The compiled gradient is that of the sum of exponentials alone."""
+    values = (plan.finished(part).float() - scales[:, :1] - scales[:, 1:]).exp()
+    part.copy_(values * (grad * chunk_math.weights_of(labels)).unsqueeze(1))
+
+
+def _first_part(logits: torch.Tensor) -> tuple[torch.Tensor, int]:
+    """Each rank takes its part of the vocabulary for the first one."""
+    return (logits.to_local() if isinstance(logits, DTensor) else logits), 0
+
+
+COMPILED_FAULTS: dict[str, tuple[str, Callable[..., Any]]] = {
+    "the compiled gradient leaves out the label": ("_write_gradient", _without_label),
+    "ignored labels count in compiled chunks": (
+        "weights_of",
+        lambda labels: torch.ones_like(labels, dtype=torch.float32),
+    ),
+}
+"""Faults in compiled chunks of the loss, which train under DDP."""
+SHIFTED_WORDS = "a rank takes another part of the vocabulary for its own"
+"""Fault in compiled chunks of a loss that is split by vocabulary."""
+
+
 def _deepspeed() -> Any:
     """DeepSpeed's module of tiled computation; importing it takes time that tests which plant other faults need not spend."""
     return importlib.import_module("deepspeed.runtime.sequence_parallel.ulysses_sp")
@@ -145,6 +170,8 @@ TILED_MLP = "DeepSpeed's MLP in tiles of which some are missing"
 """Fault of an upstream program in the slices of an MLP; it trains under ZeRO and FSDP2 only."""
 _PLACES: dict[str, tuple[Any, str, Any]] = {
     **{fault: (chunk_math, name, function) for fault, (name, function) in FAULTS.items()},
+    **{fault: (chunk_math, name, function) for fault, (name, function) in COMPILED_FAULTS.items()},
+    SHIFTED_WORDS: (chunk_math, "_own_part", _first_part),
     **{fault: (mlp_slices, "joined", function) for fault, function in SLICE_FAULTS.items()},
     TILED_LOSS: (chunked_loss, "_SummedLoss", _TiledLoss),
     TILED_MLP: (mlp_slices, "_in_slices", _deepspeed_tiles),
@@ -169,16 +196,19 @@ def planted(fault: str | None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _compiled_by(backend: str | None, task: TrialTask) -> Iterator[None]:
-    """Context in which blocks with a budget are compiled by another backend of `torch.compile` than a trial's."""
-    if backend is None or task.config.activation_memory_budget == 1:
+    """Context in which blocks with a budget, and a compiled loss, are compiled by another backend of `torch.compile` than a
+    trial's."""
+    if backend is None:
         yield
         return
-    original = wrap.prepare_blocks
-    wrap.prepare_blocks = functools.partial(original, backend=backend)
+    prepare_blocks, compiler = wrap.prepare_blocks, chunk_math.COMPILER
+    if task.config.activation_memory_budget < 1:
+        wrap.prepare_blocks = functools.partial(prepare_blocks, backend=backend)
+    chunk_math.COMPILER = backend
     try:
         yield
     finally:
-        wrap.prepare_blocks = original
+        wrap.prepare_blocks, chunk_math.COMPILER = prepare_blocks, compiler
 
 
 def assert_same(difference: dict[str, float], bound: dict[str, float]) -> None:

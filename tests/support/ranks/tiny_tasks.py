@@ -63,6 +63,7 @@ def tiny_task(strategy: dict[str, Any], **changes: Any) -> TrialTask:
         "context_parallel": 1,
         "loss": "full",
         "loss_chunk": 1024,
+        "loss_compile": False,
         "gc_every": 0,
         "activation_offload": False,
         "mlp_slices": 1,

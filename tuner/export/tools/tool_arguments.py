@@ -80,7 +80,8 @@ def tool_arguments(source: ExportSource, tool: str, backends: Backends) -> ToolA
 def _notes(source: ExportSource, tool: str) -> tuple[str, ...]:
     lines = []
     if source.config.has_chunked_loss:
-        lines.append(f"loss: chunks of {source.config.loss_chunk} tokens were measured; {tool} computes whole logits")
+        chunks = "compiled chunks" if source.config.loss_compile else "chunks"
+        lines.append(f"loss: {chunks} of {source.config.loss_chunk} tokens were measured; {tool} computes whole logits")
     if source.workload.adapter is None:
         lines.append(
             "adapters: all weights were trained; an adapter trains something else, for which another configuration may be "

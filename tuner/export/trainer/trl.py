@@ -24,7 +24,7 @@ from shardtune.tuner.export.trial_rendering import Rendered, comment, note_texts
 RELEASE = "TRL 1.16"
 CONFIG, SCRIPT, DEEPSPEED = "trl_sft.yaml", "trl_sft.py", "ds_config.json"
 # TRL computes every loss in chunks, of a size of its own, and its file names the dtype of the model.
-_OWN_NOTES = (training_arguments.LOSS, "loss_chunk", training_arguments.LOADED_DTYPE)
+_OWN_NOTES = (training_arguments.LOSS, "loss_chunk", "loss_compile", training_arguments.LOADED_DTYPE)
 """Subjects about which TRL has notes of its own, or none, in place of the Trainer's."""
 
 
@@ -89,7 +89,8 @@ def _data(source: ExportSource) -> dict[str, Any]:
 
 def _measured_loss(source: ExportSource) -> str:
     if source.config.has_chunked_loss:
-        return f"chunks of {source.config.loss_chunk} tokens were"
+        chunks = "compiled chunks" if source.config.loss_compile else "chunks"
+        return f"{chunks} of {source.config.loss_chunk} tokens were"
     return "whole logits, which need more memory, were"
 
 
@@ -108,6 +109,11 @@ def _notes(source: ExportSource) -> tuple[str, ...]:
         f"loss: {_measured_loss(source)} measured; TRL computes logits in tiles of 4,096 tokens and 32,768 words",
         "metrics: TRL also computes entropy and token accuracy of each micro batch, gathers them over the ranks and waits for "
         "them; no trial did",
+        *(
+            ["loss_compile: true was measured; TRL has false, as it has a loss of its own"]
+            if source.config.loss_compile
+            else []
+        ),
         *_reentrant_notes(source),
         *adapters.trl_notes(source),
         *float8.script_notes(source, "trl_sft.py, before the trainer"),

@@ -246,6 +246,8 @@ def _chunk_bytes(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Impleme
     summed = np.where(several | (dtypes.compute < 4), 4.0 * head, 0.0)
     # Ranks that split the vocabulary leave the gradient to autograd, with several fp32 values of each logit.
     fp32 = 4.0 * np.where(c.tensor > 1, impl.fp32_logit_copies, 1.0)
+    # Compiled, the gradient takes the place of the logits, and fp32 values are in registers alone.
+    fp32 = np.where(c.loss_compiled > 0, 0.0, fp32)
     of_chunk = np.maximum(
         several * summed + logits * (dtypes.compute + fp32),
         summed + product + logits * dtypes.compute,

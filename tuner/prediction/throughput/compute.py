@@ -12,6 +12,7 @@ from shardtune.tuner.prediction.footprint import kept_products
 from shardtune.tuner.prediction.footprint.activations import block_bytes, logits_bytes
 from shardtune.tuner.prediction.model_shape import ModelShape
 from shardtune.tuner.prediction.rates import Network, Rates
+from shardtune.tuner.prediction.throughput import loss as loss_terms
 from shardtune.tuner.prediction.throughput import memory_budget, mlp_slices
 from shardtune.tuner.prediction.throughput.adapter_traffic import adapter_traffic, unpacking_bytes, unpacking_kernels
 from shardtune.tuner.prediction.throughput.exchange import exchange_launches, exchange_seconds
@@ -24,11 +25,6 @@ DISPATCH_MODE = 4.0
 (torch 2.13)."""
 COMPILED_KERNELS = 0.35
 """Fraction of a block's kernels that remains when the block is compiled."""
-
-_LOSS_FORWARD = 0.4
-"""Fraction of the loss's memory traffic that belongs to the forward pass."""
-_LOSS_KERNELS = 30.0
-"""Number of kernels that the loss of one chunk launches, forward and backward."""
 
 # glibc keeps some (M_TRIM_THRESHOLD rises with the freed chunks). Two tables of 220 configurations fit best with 0.4
 # and with more than 1 (docs/measurements/search.md).
@@ -90,8 +86,6 @@ def compute_times(
     matmul_rate = rates.matmul_flops * gain * inner / (inner + rates.small_matmul)
     forward = blocks * (shape.block_matmul_flops_per_token + 2.0 * shape.added_parameters) / matmul_rate
     vocab = shape.vocab if impl.language_head else 0
-    # Without a split of the vocabulary each rank computes the whole loss, from logits whose products are split.
-    loss_repeats = 1.0 if impl.splits_logits else c.tensor
     head = c.tokens * 2.0 * shape.hidden * vocab / (matmul_rate / gain)
     # A loss in chunks computes logits and log-softmax once more in backward.
     again = (c.loss_chunk > 0) * 1.0
@@ -114,10 +108,8 @@ def compute_times(
         matmul = matmul + products * magnitudes.length_flops(shape.adapter) / matmul_rate
     elementwise = elementwise + accumulation_bytes(shape, c, dtypes, impl) / rates.memory_bytes
     elementwise = elementwise + freed_bytes(shape, c, dtypes, impl) / rates.fresh_bytes
-    loss = c.tokens * vocab * loss_repeats * (22.0 + 2.0 * dtypes.compute) / rates.memory_bytes
-    loss = loss * (1.0 + _LOSS_FORWARD * again) + _summed_bytes(shape, c, dtypes, impl) / rates.memory_bytes
+    loss = loss_terms.traffic(shape, c, dtypes, impl) / rates.memory_bytes
     attention_all = attention * (1.0 + passed * (2.5 + repeated.attention))
-    loss = np.where(c.compiled > 0, loss, loss * 1.5)
     total = matmul + attention_all + elementwise + loss
     return ComputeTimes(
         matmul=matmul,
@@ -128,7 +120,7 @@ def compute_times(
         machinery=micro_batch_launches(shape, c, dtypes, impl) * rates.launch_s,
         exchange=exchange_seconds(shape, c, dtypes, network),
         exchange_host=exchange_launches(shape, c, impl, rates, network) * rates.launch_s,
-        forward_fraction=(forward + head + attention + elementwise_forward + loss * _LOSS_FORWARD) / total,
+        forward_fraction=(forward + head + attention + elementwise_forward + loss * loss_terms.FORWARD) / total,
         serial=rates.serial,
     )
 
@@ -140,12 +132,6 @@ def _weight_gradients(shape: ModelShape, impl: Implementation) -> float:
         return impl.trainable
     added = 2.0 * shape.added_parameters
     return added / (shape.block_matmul_flops_per_token + added)
-
-
-def _summed_bytes(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implementation) -> Array:
-    """Bytes of memory traffic to sum the output head's gradient over the chunks of a micro batch's loss, in fp32."""
-    head = float(shape.vocab * shape.hidden) * trained_part.outside(shape, impl) / c.tensor * impl.language_head
-    return (c.loss_chunks - 1.0) * head * (8.0 + np.where(dtypes.compute < 4, 2.0 * dtypes.compute, 0.0))
 
 
 def freed_bytes(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implementation) -> Array:
@@ -257,5 +243,5 @@ def _kernel_count(shape: ModelShape, c: Candidates, impl: Implementation, repeat
     python = (python + SAVED_HOOKS) * c.checkpointed(shape.layers) / shape.layers
     per_block = forward * (1.0 + trained_part.depth(shape) * (2.0 + repeated.elementwise + python))
     per_block = np.where(c.compiled > 0, per_block * COMPILED_KERNELS, per_block)
-    kernels: Array = shape.layers * per_block + 60.0 + (c.loss_chunks - 1.0) * _LOSS_KERNELS
+    kernels: Array = shape.layers * per_block + 60.0 + loss_terms.later_chunks_kernels(c)
     return kernels

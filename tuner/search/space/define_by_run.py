@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from shardtune.api_schemas.knobs import ALWAYS, Knob, When
+from shardtune.api_schemas.strategies import losses
 from shardtune.api_schemas.strategies.fields import memory_budget, mlp_slices, selective_keeps
 from shardtune.api_schemas.strategies.recipe_support import lora_support
 from shardtune.api_schemas.training.search_space import KnobValue
@@ -60,6 +61,7 @@ class DefineByRun:
         self.needs_selective = not limits.restrict("selective_keeps", (selective_keeps.DEFAULT,))
         """Whether the user's limits leave only choices of kept results that need selective checkpointing."""
         self._needs_eager = self._offloads or slices_mlp
+        self._needs_compiled_loss = limits.requires("loss_compile", True)
         self._knobs: Mapping[str, Knob] = {}
         self._decided: dict[tuple[str, str, bool], bool | None] = {}
         """Conditions that were decided before any value was drawn, by backend, knob, and whether gradients accumulate.
@@ -172,17 +174,28 @@ class DefineByRun:
 
     def _draw_loss(self, micro_batch: int) -> None:
         """Choose how the loss is computed: in chunks only where the logits of all tokens take much memory, or where the
-        user's limits name this knob."""
+        user's limits name this knob or need compiled chunks."""
         kinds, why_not = self.domains.losses
         if self.requires_deepcompile(beside="loss", value="full"):
             kinds = ("full",)
         sharing = int(self.table["context_parallel"]) * int(self.table.get("tensor_parallel", 1))
         matters = why_not is None and self.domains.loss_matters(micro_batch, sharing)
-        if matters or "loss" in self.limits:
+        if self._needs_compiled_loss:
+            if "chunked" not in kinds:
+                raise NoLegalValue("loss_compile", (False,), why_not or losses.NEEDS)
+            self.pick("loss", ("chunked",), "compiled", losses.NEEDED)
+        elif matters or "loss" in self.limits:
             self.pick("loss", kinds, "" if len(kinds) > 1 else "whole", why_not)
         else:
             self.table["loss"] = "full"
         self.draw("loss_chunk", self.domains.loss_chunks)
+        # On CPU ranks each trial would spend tens of seconds on a compiler, for kernels that save little there.
+        is_tried = self._on_gpu and self.limits.compiles(self._on_gpu)
+        if self.table["loss"] == "chunked" and (is_tried or "loss_compile" in self.limits):
+            self.pick("loss_compile", COMMON["loss_compile"].tries)
+        else:
+            # Limits that need compiled chunks have ended the drawing where the loss was drawn.
+            self.table["loss_compile"] = False
 
     def _draw_offload(self, micro_batch: int) -> None:
         """Choose where the inputs of checkpointed blocks are kept: in host memory only where they take much of the

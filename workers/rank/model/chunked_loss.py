@@ -5,7 +5,7 @@ Hooks of FSDP and ZeRO-3 gather a module's weight around its forward. They see o
 its weight once, on each rank alike, however many chunks there are.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from torch.nn.functional import linear, pad
 
+from shardtune.workers.blocks.prepare import forbid_eager_blocks
 from shardtune.workers.rank.model import chunk_math
 from shardtune.workers.rank.model.chunk_math import IGNORED
 from shardtune.workers.rank.model.loss_plan import LossPlan
@@ -25,6 +26,8 @@ class ChunkedLoss:
     plan: LossPlan
     chunk: int
     """Number of tokens in a chunk, whose logits are in memory at the same time."""
+    is_compiled: bool = False
+    """Whether the cross entropy of each chunk and its gradient are compiled."""
     labels: torch.Tensor | None = None
     """Labels [samples, positions] of the micro batch that is in its forward pass; None between forward passes."""
 
@@ -69,17 +72,20 @@ class ChunkedHead(nn.Linear):
             dtype = torch.get_autocast_dtype(device)
             hidden, weight = hidden.to(dtype), weight.to(dtype)
             bias = None if bias is None else bias.to(dtype)
-        total: torch.Tensor = _SummedLoss.apply(  # type: ignore[no-untyped-call]
+        function = _CompiledLoss if self.loss.is_compiled else _SummedLoss
+        total: torch.Tensor = function.apply(  # type: ignore[no-untyped-call]
             hidden.flatten(0, -2), weight, bias, labels.flatten(), self.loss.chunk, self.loss.plan
         )
         return total
 
 
-def install(model: nn.Module, plan: LossPlan, chunk: int) -> ChunkedLoss:
+def install(model: nn.Module, plan: LossPlan, chunk: int, *, is_compiled: bool = False) -> ChunkedLoss:
     """Make a model's output head compute the loss in chunks of tokens, in place. Call this before the model is wrapped
-    or sharded."""
+    or sharded. `is_compiled`: whether each chunk's cross entropy is compiled."""
     head: Any = model.get_output_embeddings()  # type: ignore[operator]
-    loss = ChunkedLoss(plan, chunk)
+    loss = ChunkedLoss(plan, chunk, is_compiled)
+    if is_compiled:
+        forbid_eager_blocks()
     plan.leave_logits_alone(model)
     # The class, not the module, is replaced: names, ties and hooks of its parameters stay.
     head.__class__ = ChunkedHead
@@ -120,24 +126,69 @@ class _SummedLoss(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        hidden, weight, bias, labels = ctx.saved_tensors
-        wants_hidden, wants_weight, wants_bias = ctx.needs_input_grad[:3]
-        of_hidden, of_weight, of_bias = [], None, None
-        for part, own_labels in _chunks(hidden, labels, ctx.chunk):
-            of_logits = chunk_math.gradient_of(linear(part, weight, bias), own_labels, ctx.plan, grad)
-            if wants_hidden:
-                of_hidden.append(of_logits @ weight)
-            if wants_weight:
-                of_weight = chunk_math.with_product(of_weight, of_logits.t(), part)
-            if wants_bias:
-                of_bias = chunk_math.added(of_bias, of_logits.sum(0))
-            # Before the next chunk's logits: two chunks' would be the peak.
-            del of_logits
-        return (
-            torch.cat(of_hidden) if wants_hidden else None,
-            None if of_weight is None else of_weight.to(weight.dtype),
-            None if of_bias is None or bias is None else of_bias.to(bias.dtype),
-            None,
-            None,
-            None,
-        )
+        def gradient_of(logits: torch.Tensor, labels: torch.Tensor, _number: int) -> torch.Tensor:
+            return chunk_math.gradient_of(logits, labels, ctx.plan, grad)
+
+        return _gradients(ctx, gradient_of)
+
+
+class _CompiledLoss(torch.autograd.Function):
+    """Autograd function like `_SummedLoss`, with each chunk's cross entropy and its gradient compiled. The products with
+    the output head are not: a compiler would call the same kernels for them."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        labels: torch.Tensor,
+        chunk: int,
+        plan: LossPlan,
+    ) -> torch.Tensor:
+        sums, scales = [], []
+        for part, own_labels in _chunks(hidden, labels, chunk):
+            # A copy of the labels: Dynamo would specialise on the length of the tensor of which they are a view.
+            total, own_scales = chunk_math.compiled_sum_of(linear(part, weight, bias), own_labels.clone(), plan)
+            sums.append(total)
+            scales.append(own_scales)
+        ctx.save_for_backward(hidden, weight, bias, labels, *scales)
+        ctx.chunk, ctx.plan = chunk, plan
+        return torch.stack(sums).sum()
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        scales = ctx.saved_tensors[4:]
+
+        def gradient_of(logits: torch.Tensor, labels: torch.Tensor, number: int) -> torch.Tensor:
+            return chunk_math.compiled_gradient_of(logits, labels.clone(), ctx.plan, grad, scales[number])
+
+        return _gradients(ctx, gradient_of)
+
+
+def _gradients(
+    ctx: Any, gradient_of: Callable[[torch.Tensor, torch.Tensor, int], torch.Tensor]
+) -> tuple[torch.Tensor | None, ...]:
+    """Gradients of the summed loss with respect to the inputs of an autograd function of this module. `gradient_of`
+    returns the gradient with respect to a chunk's logits, from the logits, the labels and the number of the chunk."""
+    hidden, weight, bias, labels = ctx.saved_tensors[:4]
+    wants_hidden, wants_weight, wants_bias = ctx.needs_input_grad[:3]
+    of_hidden, of_weight, of_bias = [], None, None
+    for number, (part, own_labels) in enumerate(_chunks(hidden, labels, ctx.chunk)):
+        of_logits = gradient_of(linear(part, weight, bias), own_labels, number)
+        if wants_hidden:
+            of_hidden.append(of_logits @ weight)
+        if wants_weight:
+            of_weight = chunk_math.with_product(of_weight, of_logits.t(), part)
+        if wants_bias:
+            of_bias = chunk_math.added(of_bias, of_logits.sum(0))
+        # Before the next chunk's logits: two chunks' would be the peak.
+        del of_logits
+    return (
+        torch.cat(of_hidden) if wants_hidden else None,
+        None if of_weight is None else of_weight.to(weight.dtype),
+        None if of_bias is None or bias is None else of_bias.to(bias.dtype),
+        None,
+        None,
+        None,
+    )

@@ -76,7 +76,8 @@ def of(
         return EntryPointStep(spec, workload)
     # None unless the loss is computed in chunks; each knob is read by its own name here, which a test asks for.
     loss_chunk = None if config is None or config.chunk_tokens is None else config.loss_chunk
-    return CausalStep(spec, workload, context, loss_chunk)
+    loss_compile = config is not None and config.loss_compile
+    return CausalStep(spec, workload, context, loss_chunk, loss_compile=loss_compile)
 
 
 class CausalStep:
@@ -88,9 +89,11 @@ class CausalStep:
         workload: Workload,
         context: ContextGroup | None = None,
         loss_chunk: int | None = None,
+        *,
+        loss_compile: bool = False,
     ) -> None:
         self._spec, self._workload, self._context = spec, workload, context
-        self._loss_chunk = loss_chunk
+        self._loss_chunk, self._loss_compile = loss_chunk, loss_compile
         self._chunked: chunked_loss.ChunkedLoss | None = None
         self._vocab_size = 0
 
@@ -103,7 +106,9 @@ class CausalStep:
         if self._context is not None:
             self._context.prepare(model)
         if self._loss_chunk is not None:
-            self._chunked = chunked_loss.install(model, self._loss_plan(), self._loss_chunk)
+            self._chunked = chunked_loss.install(
+                model, self._loss_plan(), self._loss_chunk, is_compiled=self._loss_compile
+            )
         self._vocab_size = int(model.get_input_embeddings().num_embeddings)  # type: ignore[operator]
         return model
 

@@ -72,9 +72,9 @@ def subject_of(model: str, target: str | None, config: str | None, values: dict[
         request = PredictionRequest.model_validate({**subject.values, **values, "cluster": cluster, "top": 1})
         resolved = prediction_request.resolve(request)
         chosen = _read_config(config) if config is not None else _fastest(request)
-        if chosen.compile:
+        if chosen.compiles:
             sys.stderr.write(
-                "note: rehearsed without compile: what compiled blocks keep depends on kernels that only a GPU makes\n"
+                "note: rehearsed without compilation: what compiled code keeps depends on kernels that only a GPU makes\n"
             )
         trial = TrialTask(
             model=request.model,
@@ -82,7 +82,7 @@ def subject_of(model: str, target: str | None, config: str | None, values: dict[
             cluster=resolved.cluster,
             config=chosen.without_compile(),
         )
-        available = None if chosen.compile else available_gib(trial.cluster, Objective())
+        available = None if chosen.compiles else available_gib(trial.cluster, Objective())
         return RehearsalSubject(trial, _predicted_gib(request, trial), available)
     except ValidationError as error:
         raise InputError(*study_file.error_lines(error)) from None

@@ -23,9 +23,7 @@ _GRADIENT = (
     "slope = head.scale if head.cap is None else 1.0 - torch.tanh(logits / head.cap).square()",
     "return values.mul_(slope).to(logits.dtype)",
 )
-_SPLIT_SUM = (
-    'return cross_entropy(finished(logits, head).float(), labels, ignore_index=-100, reduction="sum")',
-)
+_SPLIT_SUM = ('return cross_entropy(finished(logits, head).float(), labels, ignore_index=-100, reduction="sum")',)
 _SPLIT_GRADIENT = (
     "logits.requires_grad_()",
     "with torch.enable_grad():",

@@ -8,6 +8,7 @@ from pydantic import model_validator
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import expert_parallel, pipeline_parallel, pipeline_schedules
 from shardtune.api_schemas.strategies.base import Checkpointing, GradSync, TrainerStep, check_mesh
+from shardtune.api_schemas.strategies.fields import float8_gather
 from shardtune.api_schemas.strategies.fields.fsdp2 import Fsdp2Fields
 from shardtune.api_schemas.training.workload import Precision
 
@@ -28,6 +29,7 @@ class Fsdp2Config(Fsdp2Fields):
                 f"grad_sync ('reduce_scatter') needs dp_replicate ({self.dp_replicate}) and dp_shard ({self.dp_shard}) "
                 "above 1; use 'every' or 'last'"
             )
+        float8_gather.check(self.float8_gather, self.dp_shard, group, self.cpu_offload)
         return self
 
     @model_validator(mode="after")
@@ -172,6 +174,8 @@ class Fsdp2Config(Fsdp2Fields):
             name += ", kept after forward"
         elif self.reshard_after_forward is not True:
             name += f", kept in groups of {self.reshard_after_forward} after forward"
+        if self.float8_gather:
+            name += ", float8 gathers"
         if self.tensor_parallel > 1:
             name += f", tensor ×{self.tensor_parallel}"
         if self.pipeline_parallel > 1:

@@ -8,6 +8,7 @@ from pydantic import JsonValue
 
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import optimizer_support
+from shardtune.api_schemas.strategies.fields import float8_gather
 from shardtune.api_schemas.strategies.fields.mlp_slices import EXPERTS, OWN_CODE
 from shardtune.api_schemas.strategies.recipe_support import deepcompile_support, float8_support, lora_support
 from shardtune.api_schemas.studies.budget import Budget
@@ -77,6 +78,7 @@ def check(spec: StudySpec, cluster: Cluster) -> ResolvedBaseline:
         *float8_support.dropped_note(spec.space.backends, spec.space.knobs, spec.workload.float8),
         *lora_support.dropped_notes(spec.space.backends, spec.space.knobs, spec.workload.adapter, compiles=compiles),
         *deepcompile_support.dropped_note(spec.space.backends, spec.space.knobs, spec.workload),
+        *float8_gather.dropped_note(spec.space.knobs, spec.workload.float8),
     )
     budget_notes = _small_budget_note(spec.budget, seeds.seed_configs(search_space, cluster, resolved.config))
     return resolved._replace(

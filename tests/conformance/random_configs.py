@@ -24,6 +24,9 @@ MIXTURE = llama("llama-tiny").model_copy(update={"experts": 8, "expert_width": 8
 DRAWS, FEWER_DRAWS = 48, 24
 """Number of configurations drawn for each cluster. ZeRO has knobs that few configurations show."""
 
+IN_FLOAT8 = 6
+"""Number of configurations of FSDP2 drawn for each cluster with float8, which one of its knobs needs."""
+
 
 @dataclass(frozen=True)
 class Drawn:
@@ -45,6 +48,16 @@ def drawn(kind: str, backend: SearchedBackend[Any], varied: str | None, draws: i
         for number in range(draws or (DRAWS if IS_LONG or kind == "zero" else FEWER_DRAWS)):
             precision = PRECISIONS["fp32" if number % 2 else "bf16-mixed"]
             workload = Workload(sequence_length=64, global_batch=8 * cluster.world_size, precision=precision)
+            yield _Draw(kind, backend, Domains(workload, cluster, MIXTURE), rng).draw_one(varied)
+    # Last, so that the configurations above stay as they are.
+    for cluster in CLUSTERS if kind == "fsdp2" else ():
+        for _ in range(IN_FLOAT8):
+            workload = Workload(
+                sequence_length=64,
+                global_batch=8 * cluster.world_size,
+                precision=PRECISIONS["bf16-mixed"],
+                float8="tensorwise",
+            )
             yield _Draw(kind, backend, Domains(workload, cluster, MIXTURE), rng).draw_one(varied)
 
 

@@ -32,7 +32,7 @@ from shardtune.tuner.search.space.backends.registry import BACKENDS as SEARCHED
 from shardtune.tuner.search.space.legal_values import COMMON
 from shardtune.workers.rank.strategies.registry import TRAINERS
 from tests.conformance.random_configs import Drawn, drawn
-from tests.support.values.synthetic_studies import contender_of, study_of
+from tests.support.values.synthetic_studies import contender_of, study_of, with_float8
 from tests.support.values.tuner_inputs import llama, shape
 
 ROOT = Path(__file__).parents[2]
@@ -270,7 +270,8 @@ def _form_place(r: Registries, kind: str, file: str, knob: str) -> str:
 
 def _exported(r: Registries, sample: Drawn, config: TrialConfig) -> dict[str, str]:
     """Exported text by file or format: what is written beside what is listed as lost."""
-    study = study_of("llama-tiny", sample.workload.precision.name, sample.cluster, sample.workload.global_batch)
+    stated = study_of("llama-tiny", sample.workload.precision.name, sample.cluster, sample.workload.global_batch)
+    study = with_float8(stated, sample.workload.float8)
     contender = contender_of(config).model_copy(update={"description": ""})
     source = ExportSource(study, contender, llama("llama-tiny"))
     backend = r.exported[config.backend]

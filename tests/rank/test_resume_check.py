@@ -103,6 +103,8 @@ PIPELINE = FSDP2 | {"dp_shard": 1, "pipeline_parallel": 2}
         wide({"kind": "zero", "stage": 2}, EIGHT_BIT, id="zero-2, 8 bits"),
         # Float8 of a whole tensor keeps no state.
         wide(FSDP2, {"float8": "tensorwise", "precision": "bf16-mixed"}, id="fsdp2, float8"),
+        # Its shards are tensors of torchao's, and the checkpoint has plain ones.
+        pytest.param(FSDP2 | {"float8_gather": True}, {"float8": "tensorwise"}, id="fsdp2, float8 gathers"),
         wide(FSDP2, {"optimizer": "muon"}, id="fsdp2, muon"),
         pytest.param({"kind": "ddp"}, ROUNDED, id="ddp, stochastic rounding"),
         *(

@@ -59,6 +59,9 @@ def read(top: Section, workload: Workload, cluster: Cluster, notes: list[str]) -
         config = _deepspeed(top, mixed, workload, cluster, notes)
     else:
         config = _torch(top, kind, workload, cluster, notes)
+    fp8, key = top.section("fp8_config"), "enable_fsdp_float8_all_gather"
+    if top.word("mixed_precision") == "fp8" and fp8.flag(key) is not False:
+        config = fsdp.with_float8_gather(config, f"{fp8.name(key)} is true by file or default", notes)
     micro_batch = top.integer("micro_batch")
     if micro_batch is not None:
         config = config.model_copy(update={"micro_batch": micro_batch})
@@ -126,9 +129,8 @@ def _check_float8(top: Section, workload: Workload, notes: list[str]) -> None:
         raise ValueError(
             f"{name} ('fp8') computes the rest in bfloat16, but {workload_side}; use precision 'bf16-mixed'"
         )
-    for key in ("enable_fsdp_float8_all_gather", "pad_inner_dim"):
-        if section.flag(key) is not False:
-            notes.append(f"{section.name(key)} is true by file or default; measured as false")
+    if section.flag("pad_inner_dim") is not False:
+        notes.append(f"{section.name('pad_inner_dim')} is true by file or default; measured as false")
     notes.append(
         "Accelerate's fp8 leaves out the model's first and last linear layer; measured without the output head alone"
     )

@@ -4,6 +4,7 @@ from pydantic import JsonValue, ValidationError
 
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import Checkpointing, Fsdp1Config, Fsdp2Config, TrialConfig
+from shardtune.api_schemas.strategies.fields import float8_gather
 from shardtune.api_schemas.training.workload import Precision
 from shardtune.tuner.baseline.section import Section, in_words
 
@@ -144,6 +145,21 @@ def _fsdp2(section: Section, mesh: tuple[int, int] | None, cluster: Cluster, not
 
 def _offload(section: Section) -> bool:
     return bool(section.flag("offload_params") or section.flag("cpu_offload"))
+
+
+def with_float8_gather(config: TrialConfig, stated: str, notes: list[str]) -> TrialConfig:
+    """Copy of a baseline configuration in which FSDP2 gathers weights in float8, as its file says; without a change, and
+    with a note, where it cannot. `stated`: the file's key and value, for the note."""
+    strategy = config.strategy
+    if not isinstance(strategy, Fsdp2Config):
+        notes.append(f"{stated}; measured as false: only FSDP2 gathers in float8")
+        return config
+    try:
+        float8_gather.check(True, strategy.dp_shard, strategy.reshard_after_forward, strategy.cpu_offload)
+    except ValueError as error:
+        notes.append(f"{stated}; measured as false: {error}")
+        return config
+    return config.model_copy(update={"strategy": strategy.model_copy(update={float8_gather.NAME: True})})
 
 
 def note_precision(precision: Precision, tool: str, notes: list[str]) -> None:

@@ -73,7 +73,11 @@ def resolve_with_notes(
             if batch is None and auto.tool_of(baseline.get("tool"), baseline) == "trainer" and not _gives_batch(top):
                 batch = auto.trainers_batch(top, workload, cluster, notes)
             config = deepspeed.read(top, workload, cluster, notes, batch)
-        if workload.float8 is not None and baseline.get("mixed_precision") != "fp8":
+        if (
+            workload.float8 is not None
+            and baseline.get("mixed_precision") != "fp8"
+            and str(baseline.get("fp8")).lower() != "true"
+        ):
             notes.append(
                 f"the baseline's file says nothing of float8; measured with the workload's float8 ({workload.float8!r}), which "
                 "its program does only if your script converts the model; leave float8 out to measure the file as it is"

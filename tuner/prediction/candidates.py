@@ -196,6 +196,8 @@ class Candidates:
     regather: Array
     """Number of ranks over which FSDP's parameters are sharded between forward and backward (`reshard_after_forward`).
     If it equals `shard`, most memory is freed; 1 means that each rank keeps whole parameters."""
+    float8_gather: Array
+    """Whether FSDP2 gathers the weights of the blocks' linear layers in float8, with one byte for each element."""
     backward_prefetch: Array
     blocks_per_unit: Array
     sync_last: Array
@@ -281,7 +283,7 @@ def _at(values: Array, index: NDArray[np.intp]) -> Array:
 _DEFAULTS: dict[str, float] = {
     "backend": SINGLE, "stage": 0, "shard": 1, "replicate": 1, "sequence": 1, "micro_batch": 1, "context": 1, "tensor": 1,
     "stages": 1, "schedule": 0, "virtual": 1, "experts": 1, "accumulation": 1,
-    "checkpointing": NONE, "checkpoint_every": 1, "selective_keeps": ALL_PRODUCTS, "activation_offload": 0, "mlp_slices": 1, "loss_chunk": 0, "loss_compiled": 0, "compiled": 0, "activation_budget": 1, "regather": 1, "backward_prefetch": 1,
+    "checkpointing": NONE, "checkpoint_every": 1, "selective_keeps": ALL_PRODUCTS, "activation_offload": 0, "mlp_slices": 1, "loss_chunk": 0, "loss_compiled": 0, "compiled": 0, "activation_budget": 1, "regather": 1, "float8_gather": 0, "backward_prefetch": 1,
     "blocks_per_unit": 1, "sync_last": 0, "sync_shard_only": 0, "offload_optimizer": 0, "offload_parameters": 0,
     "pinned_optimizer": 0, "pinned_parameters": 0,
     "ddp_bucket": 25 * MIB, "bucket_view": 0, "reduce_bucket": 5e8, "gather_bucket": 5e8, "double_buffer": 1,

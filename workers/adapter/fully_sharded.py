@@ -25,6 +25,10 @@ def shard(model: nn.Module, trial: ScriptTrial) -> FSDPModule:
     The process group must exist, and the model must be on `trial.device` (with CPU offload: on the CPU).
     """
     config = _config(trial)
+    if config.float8_gather:
+        trial.reject(
+            "float8_gather (true) needs workload.float8, and a script converts its own layers; set it to false"
+        )
     # One axis without replication: a replicate axis of size 1 would launch an all-reduce with nobody after every
     # reduce-scatter.
     mesh = (

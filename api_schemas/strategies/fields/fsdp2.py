@@ -6,8 +6,10 @@ from typing import Annotated
 from pydantic import Field
 
 from shardtune.api_schemas.knobs import Call, Key, Knob, Lost, When, Written
+from shardtune.api_schemas.protocol import Since
 from shardtune.api_schemas.strategies.base import GradSync
 from shardtune.api_schemas.strategies.fields.common_knobs import CPU_OFFLOAD, GRAD_SYNC, NO_SETTING, PINNED
+from shardtune.api_schemas.strategies.fields.float8_gather import FLOAT8_GATHER
 from shardtune.api_schemas.strategies.fields.fsdp2_axes import Fsdp2Axes
 
 _GATHERS = When(on_gpu=True, above={"dp_shard": 1})
@@ -96,6 +98,10 @@ class Fsdp2Fields(Fsdp2Axes):
     ] = False
     """Whether FSDP2 reduces gradients through a process group of its own. A reduction and the gather of the next unit
     can then run at the same time in backward. The second communicator takes device memory."""
+    float8_gather: Annotated[bool, FLOAT8_GATHER, Since(2)] = False
+    """Whether FSDP2 gathers the weights of the blocks' linear layers in float8, with one byte for each element, instead of
+    casting them after the gather. Scales of whole weights are computed after each optimizer step, in one all-reduce. It
+    requires `workload.float8` `tensorwise`."""
     blocks_per_unit: Annotated[
         int,
         Knob(

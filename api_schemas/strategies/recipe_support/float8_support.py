@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable, Mapping
 
-from shardtune.api_schemas.strategies import TrialConfig, ZeroConfig
+from shardtune.api_schemas.strategies import Fsdp2Config, TrialConfig, ZeroConfig
+from shardtune.api_schemas.strategies.fields import float8_gather
 from shardtune.api_schemas.training.float8 import Float8Recipe
 
 _WHY = {
@@ -18,14 +19,17 @@ ZERO_STAGES = (1, 2)
 
 
 def check(config: TrialConfig, recipe: Float8Recipe | None) -> None:
-    """Reject a configuration under which float8 training would differ from that of the other backends.
+    """Reject a configuration under which float8 training would differ from that of the other backends, and gathers in
+    float8 for a workload without them.
 
     Raises:
         ValueError: names the field, its value and the remedy.
     """
+    strategy = config.strategy
+    if isinstance(strategy, Fsdp2Config):
+        float8_gather.check_training(strategy.float8_gather, recipe)
     if recipe is None:
         return
-    strategy = config.strategy
     check_axis("context_parallel", config.context_parallel, recipe)
     check_axis("tensor_parallel", strategy.model_parallel // strategy.stages, recipe)
     check_axis("pipeline_parallel", strategy.stages, recipe)

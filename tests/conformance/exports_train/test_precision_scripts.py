@@ -71,3 +71,16 @@ def test_scripts_in_float8_train_the_same(tmp_path: Path) -> None:
     plain, ddp, zero = results
     assert ddp[0] != pytest.approx(plain[0], rel=1e-6) and ddp[0] == pytest.approx(plain[0], rel=2e-2)
     assert zero[0] == pytest.approx(ddp[0], rel=1e-4) and zero[1] == pytest.approx(ddp[1], rel=3e-2)
+
+
+def test_a_script_that_gathers_in_float8_trains_as_without(tmp_path: Path) -> None:
+    """Its weights are cast by the same scales, before the gather instead of after it."""
+    results = []
+    for gathers in (False, True):
+        folder = tmp_path / f"{gathers}"
+        folder.mkdir()
+        config = TrialConfig(strategy=Fsdp2Config(dp_shard=2, float8_gather=gathers), micro_batch=2)
+        for file, text in files(with_float8(study_of(), "tensorwise"), contender_of(config)).items():
+            (folder / file).write_text(text)
+        results.append(train(folder))
+    assert len(results[0]) > 1 and results[1] == [pytest.approx(step, rel=1e-5) for step in results[0]]

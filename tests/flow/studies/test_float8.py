@@ -42,8 +42,16 @@ def test_a_worker_without_torchao_gets_no_study_in_float8(quick_client, changes,
         ({"workload": FLOAT8["workload"] | {"precision": "bf16-autocast"}}, "workload", "use bf16-mixed"),
         ({"baseline": {"strategy": {"kind": "zero", "stage": 3}}}, "baseline", "use stage 1 or 2"),
         ({"space": {"backends": ["zero"], "knobs": {"stage": 3}}}, "space", "stage"),
+        (
+            {
+                "workload": FLOAT8["workload"] | {"float8": "rowwise"},
+                "space": {"backends": ["fsdp2"], "knobs": {"float8_gather": True}},
+            },
+            "space.knobs.float8_gather",
+            "it needs workload.float8 ('tensorwise'), whose weights have one scale each; leave it out",
+        ),
     ],
-    ids=["name", "length", "autocast", "baseline", "space"],
+    ids=["name", "length", "autocast", "baseline", "space", "gathers"],
 )
 def test_what_float8_cannot_train_is_rejected_with_the_remedy(quick_client, changes, field, message):
     SimulatedWorker(quick_client, float8=ABLE).register()

@@ -11,11 +11,14 @@ import torch.distributed as dist
 from torch import nn
 from torch._inductor.exc import InductorError
 
-from shardtune.api_schemas.strategies import DdpConfig
+from shardtune.api_schemas.strategies import DdpConfig, Fsdp2Config
+from shardtune.workers.blocks.prepare import repeated_blocks
 from shardtune.workers.launch import RESUMES
 from shardtune.workers.rank import main
+from shardtune.workers.rank.model import float8
 from shardtune.workers.rank.strategies.base import TrainingSetup
 from shardtune.workers.rank.strategies.ddp import DdpTrainer
+from shardtune.workers.rank.strategies.fsdp2 import Fsdp2Trainer
 from shardtune.workers.trial_dir import TrialDir
 from tests.support.processes import preloaded_forks
 
@@ -99,6 +102,16 @@ class EqualRows(DdpTrainer):
         return super().micro_step(batch, last)
 
 
+class KeepsScales(Fsdp2Trainer):
+    """Weights are cast for their gathers by the scales with which training began, whatever the optimizer made of them."""
+
+    def __init__(self, model: nn.Module, setting: TrainingSetup, config: Fsdp2Config) -> None:
+        blocks = [block for _, block in repeated_blocks(model)]
+        float8.convert(blocks, setting.task.workload.float8, setting.context.device, config.dp_shard)
+        super().__init__(model, setting, config)
+        self._float8_gather.refresh = lambda: None  # type: ignore[method-assign]
+
+
 _CUBLAS = "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"
 
 
@@ -150,7 +163,7 @@ OUT_OF_MEMORY = {
     "wrapped by inductor": RunsOutWhileCompiling,
     "the cause of another": RunsOutInALibrary,
 }
-FAULTS = OUT_OF_MEMORY | {
+FAULTS: dict[str, Any] = OUT_OF_MEMORY | {
     "missing_all_reduce": WithoutAllReduce,
     "wrong_gradient_scale": ScaledTwice,
     "forgotten_optimizer": ForgetsOptimizer,
@@ -159,6 +172,7 @@ FAULTS = OUT_OF_MEMORY | {
     "packed_weight_moves": MovesPackedWeights,
     "dropout_left_on": LeavesDropoutOn,
     "equal_rows": EqualRows,
+    "kept_scales": KeepsScales,
     "none": DdpTrainer,
 }
 
@@ -172,7 +186,7 @@ def run_ranks(fault: str, folder: Path) -> None:
 
 
 def _rank(fault: str, folder: Path) -> None:
-    main.run(folder, lambda model, setting: FAULTS[fault](model, setting, DdpConfig()))
+    main.run(folder, lambda model, setting: FAULTS[fault](model, setting, setting.task.config.strategy))
     # As the fork server's ranks end: gloo has hung in what the interpreter winds down.
     sys.stderr.flush()
     os._exit(0)

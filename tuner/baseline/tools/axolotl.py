@@ -3,7 +3,7 @@
 from shardtune.api_schemas.training.adapters import ALL_LINEAR
 from shardtune.api_schemas.training.quantization import QLORA
 from shardtune.tuner.baseline.section import Section
-from shardtune.tuner.baseline.tools import keys, quantization
+from shardtune.tuner.baseline.tools import float8, keys, quantization
 from shardtune.tuner.baseline.tools.tool import Fields, StatedAdapter, Tool, TrainerFields
 
 _RENAMED = {
@@ -200,4 +200,5 @@ TOOL = Tool(
     renamed=_RENAMED,
     translate=_translate,
     adapter=_adapter,
+    float8=float8.of_axolotl,
 )

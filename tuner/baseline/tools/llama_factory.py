@@ -4,7 +4,7 @@ from pydantic import JsonValue
 
 from shardtune.api_schemas.training.adapters import ALL_LINEAR
 from shardtune.tuner.baseline.section import Section
-from shardtune.tuner.baseline.tools import quantization
+from shardtune.tuner.baseline.tools import float8, quantization
 from shardtune.tuner.baseline.tools.tool import Fields, StatedAdapter, Tool, TrainerFields
 
 
@@ -82,4 +82,5 @@ TOOL = Tool(
     renamed={},
     translate=_translate,
     adapter=_adapter,
+    float8=float8.of_llama_factory,
 )

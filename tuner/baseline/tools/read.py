@@ -15,9 +15,18 @@ from shardtune.api_schemas.strategies import Fsdp2Config, SelectiveKeeps, TrialC
 from shardtune.api_schemas.strategies.fields import selective_keeps
 from shardtune.api_schemas.training.adapters import LastLayers, Lora
 from shardtune.api_schemas.training.workload import Workload
-from shardtune.tuner.baseline import training_arguments
+from shardtune.tuner.baseline import fsdp, training_arguments
 from shardtune.tuner.baseline.section import Section
-from shardtune.tuner.baseline.tools import attention, axolotl, keys, llama_factory, ms_swift, packing, precision
+from shardtune.tuner.baseline.tools import (
+    attention,
+    axolotl,
+    float8,
+    keys,
+    llama_factory,
+    ms_swift,
+    packing,
+    precision,
+)
 from shardtune.tuner.baseline.tools.tool import Fields, StatedAdapter, Tool, TrainerFields
 from shardtune.tuner.baseline.trainer_sections import WHOLE_LOGITS
 
@@ -78,14 +87,17 @@ def read(
     _check_rows(tool, top, workload, notes)
     _check_adapter(tool, values, workload, notes)
     _check_parallel(tool, top)
+    gathers = float8.check(tool, values, workload, notes)
     precision.check(tool, top, workload, notes)
     _note_optimizer(tool, top, workload, notes)
     attention.note(top, workload, notes)
     silent = {key for key, value in values.items() if keys.is_silent(key, value)}
     silent |= {*tool.packing, *tool.quantised, *tool.parallel, *keys.REJECTED, "pure_bf16"}
+    silent |= float8.KEYS if keys.is_set(values.get(float8.SWITCH)) else set()
     shown = Section({key: value for key, value in values.items() if key not in silent}, "baseline", fields.names)
     config = training_arguments.read_fields(shown, workload, cluster, notes, tool.title)
-    return _with_rest(config, fields.after, workload, notes)
+    config = _with_rest(config, fields.after, workload, notes)
+    return fsdp.with_float8_gather(config, f"baseline.{float8.GATHER} (true)", notes) if gathers else config
 
 
 @cache
@@ -123,7 +135,9 @@ def _check_names(tool: Tool, fields: TrainerFields) -> None:
 def _check_method(values: Fields, workload: Workload) -> None:
     """Reject a fine-tuning tool's file that changes which parameters are trained, their optimizer or the training
     method."""
-    key = next((key for key, value in values.items() if key in keys.REJECTED and keys.is_set(value)), None)
+    # `float8.check` compares float8 with the workload's.
+    rejected = keys.REJECTED - {float8.SWITCH}
+    key = next((key for key, value in values.items() if key in rejected and keys.is_set(value)), None)
     if key == "use_muon" and workload.optimizer.kind == "muon":
         key = None
     plugin = keys.plugin_that_trains_otherwise(values.get("plugins"))

@@ -77,3 +77,6 @@ class Tool:
     """Function that translates the tool's settings of sharding and checkpointing, and its defaults, to the Trainer's.
     It is called with the Trainer's fields, which it changes, and the number of ranks."""
     adapter: Callable[[Fields], StatedAdapter]
+    float8: Callable[[Fields], str] | None = None
+    """Function that returns the name of the scaling with which the tool multiplies in float8, from a file that asks for it.
+    None for a tool without float8."""

@@ -8,7 +8,7 @@ from shardtune.tuner.export import adapters, context, experts, pipeline, tensor
 from shardtune.tuner.export.backends import activation_offload as offload
 from shardtune.tuner.export.backends import common
 from shardtune.tuner.export.backends.record import AccelerateParts, ConsumerParts, ExportedBackend, SnippetParts
-from shardtune.tuner.export.precision import loss_scale, quantization
+from shardtune.tuner.export.precision import float8, loss_scale, quantization
 from shardtune.tuner.export.quoting import literal
 from shardtune.tuner.export.source import ExportSource, torch_dtype
 from shardtune.tuner.export.templates import fill, indent
@@ -77,7 +77,7 @@ def _trainer(source: ExportSource, strategy: Fsdp2Config) -> str:
         prefetch=indent([*_prefetch(strategy), *_calls(strategy, "script", "root" if cut else "model")], inner),
         **({"state_device": 'torch.device("cpu")' if offload else "device"} if cut else {}),
         buffers=indent(pipeline.of_root(source, _OFFLOADED_BUFFERS if offload and not source.on_cpu else []), inner),
-        **({} if cut else _placement(source, strategy) | loss_scale.parts(source)),
+        **({} if cut else _placement(source, strategy) | _update(source)),
         sync="" if cut else indent(_SYNC[strategy.grad_sync], 12),
         compute=indent(_scheduled(source), 8) if cut else indent(_compute(source), 12),
     )
@@ -101,6 +101,12 @@ def _placement(source: ExportSource, strategy: Fsdp2Config) -> dict[str, str]:
         *(f"    {line}" for line in zero),
     ]
     return {"place_unit": "", "place": "", "materialize": indent(lines, 8)}
+
+
+def _update(source: ExportSource) -> dict[str, str]:
+    """Lines of the exported script that unscale and update, and those that then scale weights for gathers in float8."""
+    parts, scales = loss_scale.parts(source), float8.update_lines(source)
+    return parts | {"update": "\n".join([parts["update"], *([indent(scales, 8)] if scales else [])])}
 
 
 def _stages(source: ExportSource, strategy: Fsdp2Config) -> dict[str, str]:

@@ -98,7 +98,7 @@ def one_shard_group(source: ExportSource, config: TrialConfig, tool: str) -> tup
         return config, ()
     ranks = source.cluster.world_size
     whole = strategy.model_copy(update={"dp_replicate": 1, "dp_shard": ranks})
-    note = f"dp_replicate: {strategy.dp_replicate} was measured; {tool} has 1, as its file shards over all ranks"
+    note = f"dp_replicate: {strategy.dp_replicate} was measured; {tool} has 1 and dp_shard {ranks}, as its file shards over all ranks"
     return config.model_copy(update={"strategy": whole}), (note,)
 
 

@@ -40,6 +40,7 @@ def _row(strategy: Fsdp2Config, _world_size: int) -> Row:
         "schedule": SCHEDULES.index(strategy.pipeline_schedule),
         "virtual": strategy.pipeline_virtual_stages,
         "regather": regather,
+        "float8_gather": strategy.float8_gather,
         "backward_prefetch": strategy.backward_prefetch,
         "blocks_per_unit": strategy.blocks_per_unit,
         "offload_optimizer": strategy.cpu_offload,

@@ -47,7 +47,7 @@ class _Sizes:
     """Number of transformer blocks in one FSDP unit."""
     gathered: int
     """Bytes of one element of a gathered parameter that is not in 4 bits."""
-    in_unit: float
+    in_unit: Array
     """Mean bytes of one element of a block's gathered parameters."""
     shards: Array
     """Bytes of this rank's sharded gradients, in the dtype of the master weights."""
@@ -87,7 +87,7 @@ def _sizes(
         units=np.ceil(shape.layers / c.blocks_per_unit),
         blocks=blocks,
         gathered=d.compute,
-        in_unit=trained_part.block_bytes(shape, d),
+        in_unit=trained_part.gathered_block_bytes(shape, c, d),
         shards=d.master * sharded * whole / c.shard,
         on_device=1.0 if gloo else 1.0 - c.offload_parameters,
         copies=1.0 + (np.where(c.shard > 1, 1.0, 0.0) if gloo else c.tokens * 0.0),

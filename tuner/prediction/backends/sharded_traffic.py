@@ -11,6 +11,9 @@ from shardtune.tuner.prediction.collectives import Operation, Traffic, ring_seco
 from shardtune.tuner.prediction.model_shape import ModelShape
 from shardtune.tuner.prediction.rates import Network
 
+_SCALE_BYTES = 4.0
+"""Bytes of one weight's largest element, in float32."""
+
 
 def traffic(
     shape: ModelShape,
@@ -43,7 +46,7 @@ def traffic(
 
     def gathered(ranks: Array) -> Array:
         around = ring_seconds(
-            zero + trained_part.compute_bytes(shape, d) * dense,
+            zero + trained_part.gathered_bytes(shape, c, d) * dense,
             units,
             np.minimum(ranks, c.shard),
             network,
@@ -65,7 +68,13 @@ def traffic(
         forward=forward,
         backward=back + every,
         last_backward=back + scatter + across,
-        after_step=zero,
+        after_step=np.where(c.float8_gather > 0, _scales(shape, c, network), zero),
         unhidden=(forward + scatter + across) / units,
         network_bound=np.where(c.holders > network.gpus_per_node, 1.0, 0.0),
     )
+
+
+def _scales(shape: ModelShape, c: Candidates, network: Network) -> Array:
+    """Seconds of the all-reduce that finds the largest element of each float8 weight, once a step."""
+    largest = _SCALE_BYTES * shape.layers * len(shape.block_matrices)
+    return ring_seconds(c.tokens * 0.0 + largest, c.tokens * 0.0 + 1.0, c.shard, network, "all_reduce", c.tensor)

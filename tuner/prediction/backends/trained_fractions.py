@@ -1,8 +1,11 @@
 """Fractions of a model's parameters that are trained, and the bytes of those that are not."""
 
 from shardtune.api_schemas.training import quantization
-from shardtune.tuner.prediction.candidates import Dtypes, Implementation
+from shardtune.tuner.prediction.candidates import Array, Candidates, Dtypes, Implementation
 from shardtune.tuner.prediction.model_shape import ModelShape
+
+FLOAT8_BYTES = 1.0
+"""Bytes of a number in float8."""
 
 
 def fraction(shape: ModelShape, impl: Implementation) -> float:
@@ -44,6 +47,17 @@ def block_bytes(shape: ModelShape, d: Dtypes) -> float:
     return _mixed_bytes(d, shape.packed_parameters / max(shape.block_parameters, 1))
 
 
+def gathered_bytes(shape: ModelShape, c: Candidates, d: Dtypes) -> Array:
+    """Mean bytes of a parameter of the model as FSDP gathers it: as forward and backward read it, or in float8."""
+    return _with_float8(compute_bytes(shape, d), c, shape.matrix_parameters / max(shape.parameters, 1))
+
+
+def gathered_block_bytes(shape: ModelShape, c: Candidates, d: Dtypes) -> Array:
+    """Mean bytes of a parameter of one block as FSDP gathers it: as forward and backward read it, or in float8."""
+    matrices = shape.matrix_parameters / shape.layers
+    return _with_float8(block_bytes(shape, d), c, matrices / max(shape.block_parameters, 1))
+
+
 def scale_bytes(shape: ModelShape) -> float:
     """Bytes of the scales of a model's 4-bit weights, which no backend shards."""
     return 0.0 if shape.adapter is None else shape.layers * shape.packed_parameters * shape.adapter.scale_bytes
@@ -61,3 +75,11 @@ def unpacked_bytes(shape: ModelShape, d: Dtypes) -> float:
 
 def _mixed_bytes(d: Dtypes, packed: float) -> float:
     return d.compute * (1.0 - packed) + quantization.PACKED_BYTES * packed
+
+
+def _with_float8(otherwise: float, c: Candidates, matrices: float) -> Array:
+    """Mean bytes of a gathered parameter. `otherwise`: its bytes without float8; `matrices`: fraction of the elements that
+    are in matrices of blocks, which are gathered in float8 with one byte each."""
+    in_float8 = c.float8_gather * min(matrices, 1.0)
+    mean: Array = otherwise * (1.0 - in_float8) + FLOAT8_BYTES * in_float8
+    return mean

@@ -18,7 +18,7 @@ from shardtune.api_schemas.strategies import (
     ragged_support,
     tensor_parallel,
 )
-from shardtune.api_schemas.strategies.fields import memory_budget, mlp_slices, selective_keeps
+from shardtune.api_schemas.strategies.fields import float8_gather, memory_budget, mlp_slices, selective_keeps
 from shardtune.api_schemas.strategies.fields.selective_keeps import SelectiveKeeps
 from shardtune.api_schemas.strategies.losses import Loss
 from shardtune.api_schemas.strategies.pipeline_schedules import FACTS, SCHEDULES, PipelineSchedule, obstacle
@@ -196,6 +196,17 @@ class Domains:
         if self.workload.float8 is not None:
             return float8_support.ZERO_STAGES
         return () if quantization_of(self.workload.adapter) is None else lora_support.ZERO_STAGES
+
+    def why_no_float8_gather(self, shards: int) -> str | None:
+        """Reason why FSDP2 cannot gather weights in float8 with a number of shards; None if it can, as far as is known
+        before the model is built. The reason is worded as the end of a sentence."""
+        if self.workload.float8 != float8_gather.RECIPE:
+            return float8_gather.NEEDS
+        if shards == 1:
+            return float8_gather.ALONE
+        # The width of the blocks is that of some of their layers; a rank checks all of them.
+        is_uneven = not self._is_own_code and self.model_summary.hidden_size % shards > 0
+        return float8_gather.UNEVEN if is_uneven else None
 
     @cached_property
     def losses(self) -> tuple[tuple[Loss, ...], str | None]:

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import TrialConfig, optimizer_support
+from shardtune.api_schemas.strategies.fields import float8_gather
 from shardtune.api_schemas.strategies.recipe_support import deepcompile_support, fp16_support, lora_support
 from shardtune.api_schemas.training.models import ModelSummary
 from shardtune.api_schemas.training.search_space import KnobValue, SpaceLimits
@@ -276,6 +277,7 @@ def build(
     optimizer_support.check_limits(limits.knobs, workload.optimizer)
     fp16_support.check_limits(limits.knobs, workload.precision)
     deepcompile_support.check_limits(limits.knobs, workload)
+    float8_gather.check_limits(limits.knobs, workload.float8)
     checked = KnobLimits(limits.model_copy(update={"backends": backends}), KNOBS)
     domains = Domains(workload, cluster, model_summary, cores=cores)
     space = Space(domains, checked)

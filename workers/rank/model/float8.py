@@ -10,6 +10,7 @@ from typing import Any, get_args
 import torch
 from torch import nn
 
+from shardtune.api_schemas.strategies.fields import float8_gather
 from shardtune.api_schemas.training.float8 import FLOAT8_PACKAGE, MULTIPLE, Float8Recipe
 from shardtune.workers.rank.classify import NumericsError, SetupError
 
@@ -22,24 +23,34 @@ def installed_recipes() -> list[Float8Recipe]:
     return list(get_args(Float8Recipe)) if importlib.util.find_spec(FLOAT8_PACKAGE) is not None else []
 
 
-def convert(blocks: Sequence[nn.Module], recipe: Float8Recipe | None, device: torch.device) -> int:
+def convert(
+    blocks: Sequence[nn.Module], recipe: Float8Recipe | None, device: torch.device, gather_shards: int = 0
+) -> int:
     """Make the linear layers of a model's repeated blocks multiply in float8, in place. Parameters, their names and
     dtypes stay. On CPU ranks this is emulated: operands are rounded to float8, and multiplied in the precision's dtype.
+    `gather_shards`: number of ranks over which FSDP2 shards weights that it gathers in float8; 0 if it does not.
     Returns the number of linear layers.
 
     Raises:
         SetupError: torchao is missing, or the GPU does not support float8.
-        ValueError: the blocks have no linear layer, or one whose widths float8 cannot multiply.
+        ValueError: the blocks have no linear layer, or one whose widths float8 cannot multiply, or that
+            cannot be gathered in float8.
     """
     if recipe is None:
         return 0
     _require_float8(recipe, device)
     layers = _require_widths(blocks, recipe)
+    if gather_shards:
+        _require_even_shards(blocks, gather_shards)
+        if device.type == "cpu":
+            _require_other_parameters(blocks)
     float8 = _library()
     config = float8.Float8LinearConfig.from_recipe_name(recipe)
     if device.type == "cpu":
         # `from_recipe_name` knows no emulation.
         config = replace(config, emulate=True)
+    if gather_shards:
+        config = replace(config, enable_fsdp_float8_all_gather=True)
     for block in blocks:
         float8.convert_to_float8_training(block, config=config)
     return layers
@@ -105,3 +116,22 @@ def _require_widths(blocks: Sequence[nn.Module], recipe: Float8Recipe) -> int:
                 f"blocks has {layer.in_features} and {layer.out_features}; change the model, or leave out float8"
             )
     return len(layers)
+
+
+def _require_even_shards(blocks: Sequence[nn.Module], shards: int) -> None:
+    for index, block in enumerate(blocks):
+        for name, module in block.named_modules():
+            if isinstance(module, nn.Linear) and module.out_features % shards:
+                # Ranks with fewer rows would send fewer bytes than others wait for.
+                raise float8_gather.uneven(f"{index}.{name}", module.out_features, shards)
+
+
+def _require_other_parameters(blocks: Sequence[nn.Module]) -> None:
+    for index, block in enumerate(blocks):
+        linear = {id(module.weight) for module in block.modules() if isinstance(module, nn.Linear)}
+        if all(id(parameter) in linear for parameter in block.parameters()):
+            # FSDP2 gathers a unit of several dtypes as bytes, and a unit of one dtype in that dtype (torch 2.13).
+            raise ValueError(
+                f"{float8_gather.NAME} (true) on CPU ranks needs blocks with a parameter beside their linear weights, and block "
+                f"{index} has none: gloo sends no float8 numbers (torch 2.13); set {float8_gather.NAME} to false"
+            )

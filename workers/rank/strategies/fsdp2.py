@@ -26,6 +26,7 @@ from shardtune.workers.rank.model.quantization import layers as quantised
 from shardtune.workers.rank.rank_context import RankContext
 from shardtune.workers.rank.strategies import base, optimizers, pipeline, sharded_checkpoint
 from shardtune.workers.rank.strategies.expert_mesh import DividedExperts
+from shardtune.workers.rank.strategies.float8_gather import Float8Gather, master_shard
 from shardtune.workers.rank.strategies.loss_scale import LossScale
 from shardtune.workers.rank.strategies.state_dtypes import StateCheck
 
@@ -60,6 +61,8 @@ class Fsdp2Trainer:
             _set_prefetch(units, config)
             fsdp2_calls.apply(part.module, config.calls())
         self._model = parts[0].module if len(parts) == 1 else nn.ModuleList(part.module for part in parts)
+        self._float8_gather = Float8Gather(self._model, config.float8_gather)
+        self._float8_gather.refresh()
         self._place, self._grad_sync = place, config.grad_sync
         self._loss, self._accumulation = setting.cast_loss, setting.accumulation
         self._pipeline: pipeline.Pipeline | None = None
@@ -121,6 +124,7 @@ class Fsdp2Trainer:
         self._loss_scale.unscale(self._optimizer)
         norm = base.clip_gradients_(self._parameters, self._max_norm, self._counted, stages)
         self._loss_scale.step(self._optimizer)
+        self._float8_gather.refresh()
         self._state_check.after_step(self._optimizer.members)
         self._optimizer.zero_grad()
         return norm
@@ -131,7 +135,7 @@ class Fsdp2Trainer:
         total = torch.zeros(2, dtype=torch.float64)
         for parameter in self._counted:
             shard = cast(DTensor, parameter)
-            total += base.checksum_of([shard.to_local()]) / copies(shard)
+            total += base.checksum_of([master_shard(shard)]) / copies(shard)
         return base.reduce_checksum(total, self._place)
 
     def save(self, folder: Path) -> None:
@@ -141,6 +145,7 @@ class Fsdp2Trainer:
     def load(self, folder: Path) -> None:
         """Load the master weights and optimizer state of a checkpoint (see `Trainer.load`)."""
         sharded_checkpoint.load(self._model, self._optimizer.members, folder, self._checkpoint_parts)
+        self._float8_gather.refresh()
 
     def close(self) -> None:
         """Release the trainer's resources at the end of the trial (see `Trainer.close`)."""
@@ -255,7 +260,7 @@ def _materialize(
         models.empty_parameters(model, device, buffers, place.device)
     for name, parameter in model.named_parameters():
         shard = cast(DTensor, parameter)
-        local = shard.to_local().detach()
+        local = master_shard(shard)
         full_name, seed = part.names.get(name, name), setting.task.workload.seed
         _, offset = compute_local_shape_and_global_offset(shard.shape, shard.device_mesh, shard.placements)
         if name in unpacked:

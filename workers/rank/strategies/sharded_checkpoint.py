@@ -13,6 +13,8 @@ from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 
+from shardtune.workers.rank.strategies.float8_gather import as_plain
+
 
 @dataclass(frozen=True)
 class CheckpointParts:
@@ -95,4 +97,4 @@ def _unwrapped_failure() -> Iterator[None]:
 def _state(model: nn.Module, optimizers: Sequence[torch.optim.Optimizer], options: StateDictOptions) -> dict[str, Any]:
     """Weights and optimizer moments on this rank, as views. If the optimizer has no state yet, this call creates it."""
     weights, moments = get_state_dict(model, optimizers, options=options)
-    return {"model": weights, "optimizer": moments}
+    return {"model": {name: as_plain(value) for name, value in weights.items()}, "optimizer": moments}

@@ -3,7 +3,7 @@ backend's sharding."""
 
 from torch import nn
 
-from shardtune.api_schemas.strategies import adapter_support, optimizer_support, ragged_support
+from shardtune.api_schemas.strategies import Fsdp2Config, adapter_support, optimizer_support, ragged_support
 from shardtune.api_schemas.strategies.fields import memory_budget, mlp_slices, selective_keeps
 from shardtune.api_schemas.strategies.recipe_support import float8_support, fp16_support, lora_support
 from shardtune.api_schemas.training.adapters import quantization_of
@@ -42,12 +42,18 @@ def make_trainer(model: nn.Module, setting: base.TrainingSetup) -> base.Trainer:
     task.config.strategy.check_cluster(task.cluster, task.workload.precision, setting.accumulation)
     packed_leak.check(task.model, task.workload, setting.context.device)
     recipe, blocks = task.workload.float8, [block for _, block in repeated_blocks(model)]
-    linear_layers = float8.convert(blocks, recipe, setting.context.device)
+    linear_layers = float8.convert(blocks, recipe, setting.context.device, _gather_shards(task))
     inputs = prepare_blocks(model, task.config)
     trainer = TRAINERS[task.config.backend](model, setting, task.config.strategy)
     float8.require_converted(model, recipe, linear_layers)
     quantised.require_packed(blocks, task.workload.adapter)
     return trainer if inputs is None else OffloadingTrainer(trainer, inputs)
+
+
+def _gather_shards(task: TrialTask) -> int:
+    """Number of ranks from which weights are gathered in float8; 0 if they are not."""
+    strategy = task.config.strategy
+    return strategy.dp_shard if isinstance(strategy, Fsdp2Config) and strategy.float8_gather else 0
 
 
 def _check_memory_budget(model: nn.Module, task: TrialTask) -> None:

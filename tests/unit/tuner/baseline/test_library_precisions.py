@@ -117,6 +117,48 @@ def test_accelerates_fp8_by_torchao_is_read_as_the_recipe() -> None:
     assert strategy(ACCELERATE | {"mixed_precision": "fp8"}, float8) == DdpConfig()
 
 
+FSDP2 = {"fsdp_config": {"fsdp_version": 2, "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP"}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "gathers", "words"),
+    [
+        (FSDP2, False, None),
+        (FSDP2 | {"fp8_config": {"backend": "AO"}}, True, None),
+        (FSDP2 | {"fp8_config": {"backend": "AO", "enable_fsdp_float8_all_gather": True}}, True, None),
+        (
+            {"fsdp_config": {"fsdp_version": 1}, "fp8_config": {}},
+            False,
+            "measured as false: only FSDP2 gathers in float8",
+        ),
+        (
+            {"fsdp_config": {"fsdp_version": 2, "fsdp_offload_params": True}, "fp8_config": {}},
+            False,
+            "measured as false: float8_gather (true) with cpu_offload (true)",
+        ),
+        (
+            FSDP2
+            | {
+                "fp8_config": {},
+                "parallelism_config": {
+                    "parallelism_config_dp_replicate_size": 2,
+                    "parallelism_config_dp_shard_size": 1,
+                },
+            },
+            False,
+            "measured as false: float8_gather (true) with dp_shard (1)",
+        ),
+    ],
+)
+def test_accelerates_float8_gathers_are_read_where_fsdp2_has_them(
+    changes: dict[str, Any], gathers: bool, words: str | None
+) -> None:
+    config, notes = read(AO | changes, BF16.model_copy(update={"float8": "tensorwise"}))
+    assert config is not None and getattr(config.strategy, "float8_gather", False) is gathers
+    told = [note for note in notes if "enable_fsdp_float8_all_gather" in note]
+    assert (told == []) if words is None else (len(told) == 1 and words in told[0])
+
+
 @pytest.mark.parametrize(
     ("inputs", "recipe", "words"),
     [

@@ -17,7 +17,7 @@ GPU = Cluster(gpu="H100-SXM5-80GB", gpus_per_node=2, memory_gib=79, host_memory_
 
 def source(recipe: str | None, cluster: Any = None, **config: Any) -> ExportSource:
     options = {} if cluster is None else {"cluster": cluster, "precision": "bf16-mixed"}
-    trial = TrialConfig(strategy=Fsdp2Config(dp_shard=2), micro_batch=2, **config)
+    trial = TrialConfig(**{"strategy": Fsdp2Config(dp_shard=2), "micro_batch": 2} | config)
     return ExportSource.of(with_float8(study_of(**options), recipe), contender_of(trial))
 
 
@@ -32,6 +32,32 @@ def test_the_script_converts_the_blocks_and_emulates_on_cpu_ranks_alone(recipe: 
     assert f'FLOAT8 = replace(Float8LinearConfig.from_recipe_name("{recipe}"), emulate=True)' in on_cpu
     assert f'FLOAT8 = Float8LinearConfig.from_recipe_name("{recipe}")\n' in on_gpu
     assert "float8" not in snippet.source(source(None)).lower()
+
+
+def test_the_script_gathers_in_float8_and_scales_after_each_step() -> None:
+    gathered = Fsdp2Config(dp_shard=2, float8_gather=True)
+    for cluster, emulated in ((None, ", emulate=True"), (GPU, "")):
+        text = snippet.source(source("tensorwise", cluster, strategy=gathered))
+        compile(text, "train_snippet.py", "exec")
+        recipe = f'Float8LinearConfig.from_recipe_name("tensorwise"), enable_fsdp_float8_all_gather=True{emulated}'
+        assert f"FLOAT8 = replace({recipe})" in text and "from dataclasses import replace" in text
+        assert "self.optimizer.step()\n        precompute_float8_dynamic_scale_for_fsdp(self.model)\n" in text
+    assert "precompute" not in snippet.source(source("tensorwise", GPU))
+
+
+def test_programs_say_what_they_make_of_gathers_in_float8() -> None:
+    gathered = source("tensorwise", GPU, strategy=Fsdp2Config(dp_shard=2, float8_gather=True))
+    note = "float8_gather: weights were gathered in float8; give FLOAT8 enable_fsdp_float8_all_gather=True, and call"
+    assert note in accelerate.document(gathered)
+    for rendered in (training_arguments.render(gathered), lightning.render(gathered)):
+        assert any(line.startswith(note) for line in rendered.lossy)
+    titan = torchtitan.render(gathered)
+    assert "float8_gather: true was measured; torchtitan has false, as it has no float8 gathers (0.3)" in titan.lossy
+    assert titan.lossy_config.strategy == Fsdp2Config(dp_shard=2)
+    for tool in (axolotl, llama_factory, ms_swift):
+        assert any(
+            "without it and without its gathers (float8_gather) in" in line for line in tool.render(gathered).lossy
+        )
 
 
 def test_torchtitan_gets_its_converter_and_says_where_it_scales_otherwise() -> None:

@@ -4,6 +4,7 @@ model."""
 from shardtune.api_schemas.divisors import divisors
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import Fsdp2Config
+from shardtune.api_schemas.strategies.fields import float8_gather
 from shardtune.api_schemas.strategies.pipeline_schedules import FACTS, SCHEDULES
 from shardtune.api_schemas.training.search_space import KnobValue
 from shardtune.tuner.search.space.backends.record import SearchedBackend
@@ -63,7 +64,8 @@ def _draw(drawing: DefineByRun, accumulates: bool) -> None:
     variant = (f"split{split}" if split > 1 else "") + (f"experts{experts}" if experts > 1 else "")
     shard = int(drawing.pick("dp_shard", shards, variant=variant))
     drawing.table["dp_replicate"] = max(1, world // shard)
-    groups = domains.reshard_groups(shard)
+    gathers = _draw_float8_gather(drawing, shard)
+    groups = () if gathers else domains.reshard_groups(shard)
     splits = FACTS[str(drawing.table["pipeline_schedule"])].splits_backward
     variant = "split" if splits else f"{shard}" if groups else ""
     reshard = drawing.pick("reshard_after_forward", (False,) if splits else (True, False, *groups), variant=variant)
@@ -76,7 +78,25 @@ def _draw(drawing: DefineByRun, accumulates: bool) -> None:
         drawing.pick("grad_sync", policies, variant="hsdp" if is_hybrid else "")
     else:
         drawing.table["grad_sync"] = "every"
-    drawing.draw("cpu_offload", effective=domains.offloads_shards)
+    drawing.draw("cpu_offload", effective=domains.offloads_shards and not gathers)
+
+
+def _draw_float8_gather(drawing: DefineByRun, shard: int) -> bool:
+    """Choose whether weights are gathered in float8, before the knobs that do not allow it."""
+    limits, knob = drawing.limits, float8_gather.NAME
+    # Limits first: an error names the reason of the first draw, and other draws may have more shards.
+    if limits.requires("cpu_offload", True):
+        why_not: str | None = float8_gather.OFFLOADED
+    elif not limits.restrict("reshard_after_forward", (True, False)):
+        why_not = float8_gather.GROUPED
+    else:
+        why_not = drawing.domains.why_no_float8_gather(shard)
+    if why_not is None:
+        return bool(drawing.pick(knob, (False, True)))
+    if knob in limits:
+        drawing.pick(knob, (False,), "cast", why_not)
+    drawing.table[knob] = False
+    return False
 
 
 def _draw_prefetch(drawing: DefineByRun, shard: int, reshard: KnobValue) -> None:

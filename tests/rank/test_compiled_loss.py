@@ -113,6 +113,14 @@ def test_the_limit_of_recompilations_ends_the_trial_with_the_remedy() -> None:
     assert failure.message.startswith("loss_compile (true) reached Dynamo's limit")
 
 
+@pytest.mark.parametrize("name", ["TORCH_COMPILE_DISABLE", "TORCHDYNAMO_DISABLE"])
+def test_an_environment_that_compiles_nothing_is_rejected(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    chunk_math.require_compiler()
+    monkeypatch.setenv(name, "1")
+    with pytest.raises(ValueError, match=rf"loss_compile \(true\) .*unset {name}"):
+        chunk_math.require_compiler()
+
+
 @pytest.mark.ranks
 @pytest.mark.skipif(not LONG, reason="kernels in C++ take 20 s of a core: SHARDTUNE_TEST_LONG=1")
 def test_a_trial_counts_what_its_loss_compiled(host: HostProcess) -> None:

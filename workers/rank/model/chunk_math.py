@@ -6,6 +6,7 @@ compiled functions have none: the compiler fuses what lies between the logits an
 
 import functools
 import math
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +19,8 @@ from shardtune.workers.rank.model.loss_plan import LossPlan
 
 IGNORED = -100
 """Label of tokens that do not count in the loss."""
+_SWITCHES = ("TORCH_COMPILE_DISABLE", "TORCHDYNAMO_DISABLE")
+"""Environment variables that switch `torch.compile` off without an error (torch 2.13)."""
 COMPILER = "inductor"
 """Backend of `torch.compile` for the functions of a compiled chunk."""
 _ROWS = 1024
@@ -94,6 +97,19 @@ def added(total: torch.Tensor | None, part: torch.Tensor) -> torch.Tensor:
             sum_rows.add_(rows)
         return total
     return total.add_(part)
+
+
+def require_compiler() -> None:
+    """Check that the environment of this process does not switch `torch.compile` off.
+
+    Raises:
+        ValueError: it does, so that the loss would run uncompiled.
+    """
+    for name in _SWITCHES:
+        if os.environ.get(name) == "1":
+            raise ValueError(
+                f"loss_compile (true) compiles nothing while {name} is 1; unset {name}, or set it to false"
+            )
 
 
 def compiled_sum_of(logits: torch.Tensor, labels: torch.Tensor, plan: LossPlan) -> tuple[torch.Tensor, torch.Tensor]:

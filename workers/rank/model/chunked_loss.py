@@ -81,10 +81,15 @@ class ChunkedHead(nn.Linear):
 
 def install(model: nn.Module, plan: LossPlan, chunk: int, *, is_compiled: bool = False) -> ChunkedLoss:
     """Make a model's output head compute the loss in chunks of tokens, in place. Call this before the model is wrapped
-    or sharded. `is_compiled`: whether each chunk's cross entropy is compiled."""
+    or sharded. `is_compiled`: whether each chunk's cross entropy is compiled.
+
+    Raises:
+        ValueError: the environment switches the compiler off.
+    """
     head: Any = model.get_output_embeddings()  # type: ignore[operator]
     loss = ChunkedLoss(plan, chunk, is_compiled)
     if is_compiled:
+        chunk_math.require_compiler()
         forbid_eager_blocks()
     plan.leave_logits_alone(model)
     # The class, not the module, is replaced: names, ties and hooks of its parameters stay.

@@ -93,7 +93,7 @@ def added(total: torch.Tensor | None, part: torch.Tensor) -> torch.Tensor:
         return part.float()
     if part.device.type == "cpu" and not isinstance(total, DTensor):
         # On a CPU torch first casts the whole part; a GPU casts each element as it adds it.
-        for sum_rows, rows in zip(total.split(_ROWS), part.split(_ROWS), strict=True):
+        for sum_rows, rows in zip(torch.split(total, _ROWS), torch.split(part, _ROWS), strict=True):
             sum_rows.add_(rows)
         return total
     return total.add_(part)

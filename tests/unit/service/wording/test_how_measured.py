@@ -242,7 +242,10 @@ def test_a_part_is_said_in_words(number: int, words: str) -> None:
 
 @pytest.mark.parametrize(
     ("pairs", "cause"),
-    [(2, "won 1 of 2 pairs; budget.max_gpu_seconds ended it early"), (0, "was completed; budget.max_gpu_seconds ended it")],
+    [
+        (2, "won 1 of 2 pairs; budget.max_gpu_seconds ended it early"),
+        (0, "was completed; budget.max_gpu_seconds ended it"),
+    ],
 )
 def test_a_kept_answer_names_the_limit_that_ended_the_newest_comparison(pairs: int, cause: str) -> None:
     newest = OPEN.model_copy(update={"pairs": pairs, "won_pairs": 1, "ended_by": StudyReasonCode.GPU_SECONDS_USED})

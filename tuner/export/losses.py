@@ -5,25 +5,15 @@ from shardtune.api_schemas.strategies.losses import loss_words
 from shardtune.tuner.export.source import ExportSource
 from shardtune.tuner.export.templates import fill, indent
 
-_SUM = (
-    "values, rows = finished(logits, head).float(), labels.clamp(min=0).unsqueeze(1)",
-    "own, largest = values.gather(1, rows), values.amax(1, keepdim=True)",
-    "# In place: log_softmax would have one more float32 tensor of the logits' size.",
-    "lost = values.sub_(largest).exp_().sum(1, keepdim=True).log() + largest - own",
-    "return (lost.squeeze(1) * (labels != -100)).sum()",
-)
 _GRADIENT = (
     "# In place: autograd would have several float32 tensors of the logits' size.",
-    "values = finished(logits, head).float()",
-    "values.sub_(values.amax(1, keepdim=True)).exp_()",
-    "values.div_(values.sum(1, keepdim=True))",
+    "values = log_softmax(finished(logits, head), -1, dtype=torch.float32).exp_()",
     "rows = labels.clamp(min=0).unsqueeze(1)",
     "values.scatter_add_(1, rows, values.new_full(rows.shape, -1.0))",
     "values.mul_((grad * (labels != -100)).unsqueeze(1))",
     "slope = head.scale if head.cap is None else 1.0 - torch.tanh(logits / head.cap).square()",
     "return values.mul_(slope).to(logits.dtype)",
 )
-_SPLIT_SUM = ('return cross_entropy(finished(logits, head).float(), labels, ignore_index=-100, reduction="sum")',)
 _SPLIT_GRADIENT = (
     "logits.requires_grad_()",
     "with torch.enable_grad():",
@@ -35,9 +25,9 @@ _SPLIT_GRADIENT = (
 def imports(source: ExportSource, splits_vocabulary: bool) -> list[str]:
     """Import line of `train_snippet.py` for a loss that is computed in chunks; empty for a loss over all logits at
     once."""
-    # Autograd computes the loss of a split vocabulary. Context parallelism imports the first and the last of the names.
-    needs_entropy = (splits_vocabulary and not source.config.loss_compile) or source.config.context_parallel > 1
-    names = "cross_entropy, linear, pad" if needs_entropy else "linear, pad"
+    names = "cross_entropy, linear, pad" if splits_vocabulary else "cross_entropy, linear, log_softmax, pad"
+    # Context parallelism imports the first and the last of them.
+    names = "linear, pad" if source.config.loss_compile and source.config.context_parallel == 1 else names
     return [f"from torch.nn.functional import {names}"] if is_chunked(source) else []
 
 
@@ -65,8 +55,7 @@ def helpers(source: ExportSource, splits_vocabulary: bool) -> str:
     if source.config.loss_compile:
         sums = fill("compiled_sums_split" if splits_vocabulary else "compiled_sums")
     else:
-        lines = (_SPLIT_SUM, _SPLIT_GRADIENT) if splits_vocabulary else (_SUM, _GRADIENT)
-        sums = fill("chunked_sums", sum=indent(lines[0], 4), gradient=indent(lines[1], 4))
+        sums = fill("chunked_sums", gradient=indent(_SPLIT_GRADIENT if splits_vocabulary else _GRADIENT, 4))
     # Context parallelism defines the mean of its own part.
     mean = "" if source.config.context_parallel > 1 else fill("chunked_mean")
     return fill("chunked_loss", sums=sums.rstrip("\n")) + mean

@@ -34,8 +34,8 @@ def sum_of(logits: torch.Tensor, labels: torch.Tensor, plan: LossPlan) -> torch.
         # Split by vocabulary: torch's `loss_parallel` knows this operator.
         return cross_entropy(plan.finished(logits).float(), labels, ignore_index=IGNORED, reduction="sum")
     finished, rows = plan.finished(logits), labels.clamp(min=0).unsqueeze(1)
-    if finished.dtype == torch.float32:
-        lost = -log_softmax(finished, -1).gather(1, rows)
+    if _is_cast_as_read(finished):
+        lost = -log_softmax(finished, -1, dtype=torch.float32).gather(1, rows)
     else:
         picked = finished.gather(1, rows).float()
         values, largest = _exponentials(finished)
@@ -52,8 +52,8 @@ def gradient_of(logits: torch.Tensor, labels: torch.Tensor, plan: LossPlan, grad
             (of_logits,) = torch.autograd.grad(sum_of(logits, labels, plan), logits, grad)
         return of_logits
     finished = plan.finished(logits)
-    if finished.dtype == torch.float32:
-        values = log_softmax(finished, -1).exp_()
+    if _is_cast_as_read(finished):
+        values = log_softmax(finished, -1, dtype=torch.float32).exp_()
     else:
         values, _ = _exponentials(finished)
         values.div_(values.sum(-1, keepdim=True))
@@ -65,10 +65,15 @@ def gradient_of(logits: torch.Tensor, labels: torch.Tensor, plan: LossPlan, grad
     return of_logits if of_logits.dtype == logits.dtype else logits.copy_(of_logits)
 
 
+def _is_cast_as_read(logits: torch.Tensor) -> bool:
+    """Whether `log_softmax` needs no float32 copy of the logits beside its float32 result."""
+    # A GPU's kernel casts bfloat16 and float16 as it reads them, and a CPU casts the whole tensor first.
+    return logits.dtype == torch.float32 or logits.device.type != "cpu"
+
+
 def _exponentials(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Exponentials of bfloat16 or float16 logits [tokens, vocabulary] less the largest logit of their token, in float32,
-    and these largest logits [tokens, 1]."""
-    # In place: `log_softmax` with a dtype keeps a float32 copy of the logits beside its result.
+    and these largest logits [tokens, 1]. Both come from one float32 tensor, changed in place."""
     values = logits.float()
     largest = values.amax(-1, keepdim=True)
     return values.sub_(largest).exp_(), largest

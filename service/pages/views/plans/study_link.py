@@ -61,6 +61,6 @@ def _model(spec: ModelSpec) -> dict[str, str] | None:
 
 
 def _kind(cluster: Cluster) -> str | None:
-    """Name of a cluster's GPUs in the catalogue; None if it has none of the catalogue."""
+    """Shortest name of a cluster's GPUs in the catalogue; None if it has none of the catalogue."""
     kind = catalogue.product(cluster.gpu) if cluster.device == "cuda" else None
-    return None if kind is None else kind.name
+    return None if kind is None else min((kind.name, *kind.aliases), key=len)

@@ -31,7 +31,7 @@ def test_the_address_states_the_measured_gpus_and_multiples_of_them() -> None:
     study = answered(model=ModelSpec.model_validate("llama-3.1-8b"))
     fields = {name: value for name, (value,) in parse_qs(urlsplit(plan_address(study)).query).items()}
     assert fields == {
-        "model": "llama-3.1-8b", "study": study.study_id, "gpus": "H100-SXM5-80GB",
+        "model": "llama-3.1-8b", "study": study.study_id, "gpus": "H100",
         "counts": "8, 16, 32, 64", "gpus_per_node": "8",
     }  # fmt: skip
 
@@ -100,7 +100,7 @@ def test_a_slice_or_a_neighbour_of_a_product_has_no_address(driver: str) -> None
 def test_a_price_may_name_the_kind_of_the_address_in_another_way() -> None:
     study = answered(model=ModelSpec.model_validate("llama-tiny"))
     fields = {name: value for name, (value,) in parse_qs(urlsplit(plan_address(study)).query).items()}
-    assert plan_request(PlanForm(**fields, prices="h100=2.1")).prices == {"H100-SXM5-80GB": 2.1}
+    assert plan_request(PlanForm(**fields, prices="h100-sxm5-80gb=2.1")).prices == {"H100": 2.1}
     with pytest.raises(FormErrors):
         plan_request(PlanForm(**fields, prices="h100=2.1, H100-80GB=2.2"))
     with pytest.raises(FormErrors):

@@ -4,7 +4,6 @@ import gc
 import itertools
 import logging
 import os
-import shutil
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import pytest
 from shardtune.db.session import Database, upgrade
 from tests.support.requirements import missing
 from tests.support.service.postgres_server import PostgresServer, administer, copy_of
-from tests.tools import statement_cache
+from tests.tools import sqlite_copies, statement_cache
 
 pytest_plugins = ["tests.tools.module_order"]
 # Each worker here has a folder of its own, and would measure the machine for half a minute.
@@ -102,7 +101,7 @@ def postgres_start(postgres_template: str) -> str:
 @pytest.fixture
 def sqlite_url(tmp_path: Path, sqlite_start: Path) -> str:
     """A migrated SQLite database."""
-    shutil.copy(sqlite_start, tmp_path / "shardtune.sqlite3")
+    sqlite_copies.copy(sqlite_start, tmp_path / "shardtune.sqlite3")
     return f"sqlite:///{tmp_path}/shardtune.sqlite3"
 
 

@@ -4,7 +4,7 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from tests.tools import sqlite_copies
+from tests.tools.sqlite_copies import copy
 
 
 def names_in(path: Path) -> list[str]:
@@ -19,6 +19,6 @@ def test_what_is_in_the_log_alone_is_copied(tmp_path: Path) -> None:
         held.execute("create table tests (name text)")
         held.execute("insert into tests values ('newest')")
         held.commit()
-        sqlite_copies.copy(source, tmp_path / "open.sqlite3")
-    sqlite_copies.copy(source, tmp_path / "closed.sqlite3")
+        copy(source, tmp_path / "open.sqlite3")
+    copy(source, tmp_path / "closed.sqlite3")
     assert names_in(tmp_path / "open.sqlite3") == names_in(tmp_path / "closed.sqlite3") == ["newest"]

@@ -36,7 +36,9 @@ def logits_of(dtype: torch.dtype) -> torch.Tensor:
     return (8 * torch.randn(len(LABELS), 41)).to(dtype)
 
 
-@pytest.mark.parametrize("plan", [LossPlan(), LossPlan(scale=0.5), LossPlan(cap=5.0)], ids=["plain", "scaled", "capped"])
+@pytest.mark.parametrize(
+    "plan", [LossPlan(), LossPlan(scale=0.5), LossPlan(cap=5.0)], ids=["plain", "scaled", "capped"]
+)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_loss_and_gradient_are_those_of_autograd(plan: LossPlan, dtype: torch.dtype) -> None:
     logits = logits_of(dtype).requires_grad_()

@@ -216,8 +216,8 @@ def test_a_planted_fault_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """k and v have the same shape, so nothing but the gradients tells that a block got one for the other."""
     original = checkpointing._contexts
 
-    def swapped(keeps: SelectiveKeeps) -> Any:
-        forward, repetition = original(keeps)
+    def swapped(keeps: SelectiveKeeps, adds_biases: bool) -> Any:
+        forward, repetition = original(keeps, adds_biases)
         return forward, _Swapped(repetition)
 
     monkeypatch.setattr(checkpointing, "_contexts", swapped)

@@ -99,7 +99,7 @@ def _policy(is_kept: bool) -> CheckpointPolicy:
     return CheckpointPolicy.MUST_SAVE if is_kept else CheckpointPolicy.PREFER_RECOMPUTE
 
 
-def _contexts(keeps: SelectiveKeeps, adds_biases: bool = False) -> Any:
+def _contexts(keeps: SelectiveKeeps, adds_biases: bool) -> Any:
     """Contexts of one block's forward and of its repetition: the first keeps results, the second restores them."""
     return create_selective_checkpoint_contexts(_POLICIES[keeps](adds_biases))  # type: ignore[no-untyped-call]
 
@@ -117,8 +117,8 @@ def apply(
     # before their backward.
     checkpointed = blocks[every - 1 :: every]
     for block in checkpointed:
-        kept = (keeps, True) if _adds_biases(block) else (keeps,)
-        block.forward = _checkpointed(block.forward, mode, functools.partial(_contexts, *kept))
+        contexts = functools.partial(_contexts, keeps, _adds_biases(block))
+        block.forward = _checkpointed(block.forward, mode, contexts)
     return checkpointed
 
 

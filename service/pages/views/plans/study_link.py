@@ -18,8 +18,12 @@ _GROWTH = (1, 2, 4, 8)
 def plan_address(study: Study) -> str:
     """Return the address of the plan. It is empty if the study has no answer, measured no GPUs of the catalogue, or
     trained what no plan or no address can state."""
-    model, result = _model(study.spec.model), study.result
-    if result is None or model is None or not _is_planned(study):
+    result = study.result
+    # First: the page of a running study is made anew for each event.
+    if result is None:
+        return ""
+    model = _model(study.spec.model)
+    if model is None or not _is_planned(study):
         return ""
     planned = [study.cluster, *([] if result.projection is None else [result.projection.cluster])]
     clusters = [cluster for cluster in planned if cluster.gpus_per_node <= MOST_GPUS_PER_NODE]
